@@ -1,0 +1,17 @@
+//! Vocabulary and rules of Ephemeral Sandbox Fabric: ids, digests, records, transitions, manifests
+//! as values, and merge. Pure: nothing here reads a clock, a file or the environment.
+//! `docs/glossary.md` defines the words; `ARCHITECTURE.md` says who may depend on whom.
+
+pub mod digest;
+pub mod failure;
+pub mod id;
+pub mod name;
+pub mod problem;
+pub mod time;
+
+pub use digest::{AttrsId, BlobId, Digest, EnvironmentDigest, PolicyDigest, RootId, StateId, TreeId};
+pub use failure::FailureClass;
+pub use id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, StoreId, WorkerId};
+pub use name::Name;
+pub use problem::{Class, Problem};
+pub use time::Timestamp;
