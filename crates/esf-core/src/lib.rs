@@ -8,6 +8,7 @@ pub mod id;
 pub mod name;
 pub mod problem;
 pub mod time;
+pub mod units;
 
 pub use digest::{AttrsId, BlobId, Digest, EnvironmentDigest, PolicyDigest, RootId, StateId, TreeId};
 pub use failure::FailureClass;
