@@ -1,1 +1,9 @@
-//! 
+//! Controllers over the graph, as pure step functions: they decide, somebody else does. This crate
+//! cannot name a seal and never touches the state plane (design section 1): what it asks for goes
+//! through the graph and the worker.
+
+pub mod evaluator;
+pub mod judge;
+
+pub use evaluator::{Evaluator, InvalidEvaluator};
+pub use judge::{Judgement, Outcome, judge};
