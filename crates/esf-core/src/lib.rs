@@ -2,9 +2,11 @@
 //! as values, and merge. Pure: nothing here reads a clock, a file or the environment.
 //! `docs/glossary.md` defines the words; `ARCHITECTURE.md` says who may depend on whom.
 
+pub mod diff;
 pub mod digest;
 pub mod failure;
 pub mod id;
+pub mod manifest;
 pub mod name;
 pub mod problem;
 pub mod time;
