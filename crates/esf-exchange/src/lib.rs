@@ -7,7 +7,18 @@ pub mod patch;
 
 pub use error::Error;
 
+use std::io::Read;
+
 use serde::{Deserialize, Serialize};
+
+/// Where the bytes of a root's regular files come from; one may be opened several times.
+pub trait Files {
+    /// Opens the regular file at `path` for reading from its start.
+    ///
+    /// # Errors
+    /// Whatever stands in the way of reading it.
+    fn open(&self, path: &[u8]) -> Result<Box<dyn Read + '_>, Error>;
+}
 
 /// A path that the written format cannot hold, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use esf_exchange::Error;
-use esf_exchange::patch::{Contents, Side, Summary, TEXT_MAX, Version, Writer};
+use esf_exchange::patch::{Summary, TEXT_MAX, Version, Writer};
+use esf_exchange::{Error, Files};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +23,11 @@ enum Entry {
 /// A tree as git sees it: only files and symlinks, by path.
 type Tree = BTreeMap<Vec<u8>, Entry>;
 
-struct Pair<'a>(&'a Tree, &'a Tree);
+struct InMemory<'a>(&'a Tree);
 
-impl Contents for Pair<'_> {
-    fn open(&self, side: Side, path: &[u8]) -> Result<Box<dyn Read + '_>, Error> {
-        let tree = if side == Side::Before { self.0 } else { self.1 };
-        match &tree[path] {
+impl Files for InMemory<'_> {
+    fn open(&self, path: &[u8]) -> Result<Box<dyn Read + '_>, Error> {
+        match &self.0[path] {
             Entry::File { bytes, .. } => Ok(Box::new(bytes.as_slice())),
             Entry::Symlink(_) => unreachable!("symlinks carry their target"),
         }
@@ -46,8 +45,8 @@ fn version(entry: &Entry) -> Version<'_> {
 
 fn patch(before: &Tree, after: &Tree) -> (Vec<u8>, Summary) {
     let mut out = Vec::new();
-    let pair = Pair(before, after);
-    let mut writer = Writer::new(&mut out, &pair);
+    let files = (InMemory(before), InMemory(after));
+    let mut writer = Writer::new(&mut out, &files.0, &files.1);
     let mut paths: Vec<_> = before.keys().chain(after.keys()).collect();
     paths.sort();
     paths.dedup();
@@ -332,10 +331,10 @@ fn the_repository_is_left_out_and_named_once() {
 fn a_content_of_another_size_is_refused() {
     let tree = Tree::from([(b"f".to_vec(), file(b"1234"))]);
     let empty = Tree::new();
-    let pair = Pair(&empty, &tree);
+    let files = (InMemory(&empty), InMemory(&tree));
     for size in [3, 5, TEXT_MAX + 1] {
         let mut out = Vec::new();
-        let mut writer = Writer::new(&mut out, &pair);
+        let mut writer = Writer::new(&mut out, &files.0, &files.1);
         let error = writer.change(b"f", None, Some(Version::File { executable: false, size })).unwrap_err();
         assert_eq!(error.problem().code, "damaged", "{size}");
     }

@@ -13,30 +13,12 @@ use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, LeftOut, readable};
+use crate::{Error, Files, LeftOut, readable};
 
 /// Largest content, in bytes, that is compared line by line; larger ones are written as binary.
 pub const TEXT_MAX: u64 = 4 << 20;
 
 const NO_BLOB: &str = "0000000000000000000000000000000000000000";
-
-/// The side of a change whose content is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The tree the patch applies to.
-    Before,
-    /// The tree the patch leads to.
-    After,
-}
-
-/// Where contents of regular files come from; each is opened up to three times.
-pub trait Contents {
-    /// Opens the regular file `path` of one side for reading from its start.
-    ///
-    /// # Errors
-    /// Whatever stands in the way of reading it.
-    fn open(&self, side: Side, path: &[u8]) -> Result<Box<dyn Read + '_>, Error>;
-}
 
 /// An entry as git can hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +65,8 @@ pub struct Summary {
 /// Writes one patch, a changed path at a time.
 pub struct Writer<'a> {
     out: &'a mut dyn Write,
-    contents: &'a dyn Contents,
+    before: &'a dyn Files,
+    after: &'a dyn Files,
     summary: Summary,
 }
 
@@ -112,9 +95,9 @@ impl Loaded {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins an empty patch into `out`, with the contents of both sides at hand.
-    pub fn new(out: &'a mut dyn Write, contents: &'a dyn Contents) -> Self {
-        Self { out, contents, summary: Summary::default() }
+    /// Begins an empty patch into `out`, with the files of both sides at hand.
+    pub fn new(out: &'a mut dyn Write, before: &'a dyn Files, after: &'a dyn Files) -> Self {
+        Self { out, before, after, summary: Summary::default() }
     }
 
     /// Writes the change of `path` from `before` to `after`; nothing when git sees none.
@@ -168,8 +151,8 @@ impl<'a> Writer<'a> {
         before: Option<Version<'_>>,
         after: Option<Version<'_>>,
     ) -> Result<(), Error> {
-        let old = self.load(Side::Before, path, before)?;
-        let new = self.load(Side::After, path, after)?;
+        let old = load(self.before, path, before)?;
+        let new = load(self.after, path, after)?;
         let same_content = old.name() == new.name();
         if same_content && before.map(|v| v.mode()) == after.map(|v| v.mode()) {
             return Ok(());
@@ -189,29 +172,8 @@ impl<'a> Writer<'a> {
             _ => {
                 self.summary.binary += 1;
                 writeln!(self.out, "GIT binary patch").map_err(Error::io("the patch"))?;
-                self.literal(Side::After, path, &new)?;
-                self.literal(Side::Before, path, &old)
-            }
-        }
-    }
-
-    fn load(&self, side: Side, path: &[u8], version: Option<Version<'_>>) -> Result<Loaded, Error> {
-        match version {
-            None => Ok(Loaded::Absent),
-            Some(Version::Symlink { target }) => held(path, target.to_vec()),
-            Some(Version::File { size, .. }) if size <= TEXT_MAX => {
-                let mut bytes = Vec::with_capacity(size as usize);
-                let content = self.contents.open(side, path)?;
-                content.take(size + 1).read_to_end(&mut bytes).map_err(Error::io(readable(path)))?;
-                check_size(path, size, bytes.len() as u64)?;
-                held(path, bytes)
-            }
-            Some(Version::File { size, .. }) => {
-                let mut content = self.contents.open(side, path)?.take(size + 1);
-                let (name, found) =
-                    binary::blob_name(size, &mut content).map_err(Error::io(readable(path)))?;
-                check_size(path, size, found)?;
-                Ok(Loaded::Large { size, name })
+                write_literal(self.out, self.after, path, &new)?;
+                write_literal(self.out, self.before, path, &old)
             }
         }
     }
@@ -253,16 +215,36 @@ impl<'a> Writer<'a> {
         }
         text::write_hunks(self.out, old, new)
     }
+}
 
-    fn literal(&mut self, side: Side, path: &[u8], loaded: &Loaded) -> Result<(), Error> {
-        let (size, mut content): (u64, Box<dyn Read + '_>) = match loaded {
-            Loaded::Absent => (0, Box::new(std::io::empty())),
-            Loaded::Held { bytes, .. } => (bytes.len() as u64, Box::new(bytes.as_slice())),
-            Loaded::Large { size, .. } => (*size, Box::new(self.contents.open(side, path)?.take(size + 1))),
-        };
-        let found = binary::write_literal(self.out, size, &mut content).map_err(Error::io(readable(path)))?;
-        check_size(path, size, found)
+fn load(files: &dyn Files, path: &[u8], version: Option<Version<'_>>) -> Result<Loaded, Error> {
+    match version {
+        None => Ok(Loaded::Absent),
+        Some(Version::Symlink { target }) => held(path, target.to_vec()),
+        Some(Version::File { size, .. }) if size <= TEXT_MAX => {
+            let mut bytes = Vec::with_capacity(size as usize);
+            let content = files.open(path)?;
+            content.take(size + 1).read_to_end(&mut bytes).map_err(Error::io(readable(path)))?;
+            check_size(path, size, bytes.len() as u64)?;
+            held(path, bytes)
+        }
+        Some(Version::File { size, .. }) => {
+            let mut content = files.open(path)?.take(size + 1);
+            let (name, found) = binary::blob_name(size, &mut content).map_err(Error::io(readable(path)))?;
+            check_size(path, size, found)?;
+            Ok(Loaded::Large { size, name })
+        }
     }
+}
+
+fn write_literal(out: &mut dyn Write, files: &dyn Files, path: &[u8], loaded: &Loaded) -> Result<(), Error> {
+    let (size, mut content): (u64, Box<dyn Read + '_>) = match loaded {
+        Loaded::Absent => (0, Box::new(std::io::empty())),
+        Loaded::Held { bytes, .. } => (bytes.len() as u64, Box::new(bytes.as_slice())),
+        Loaded::Large { size, .. } => (*size, Box::new(files.open(path)?.take(size + 1))),
+    };
+    let found = binary::write_literal(out, size, &mut content).map_err(Error::io(readable(path)))?;
+    check_size(path, size, found)
 }
 
 fn held(path: &[u8], bytes: Vec<u8>) -> Result<Loaded, Error> {
