@@ -23,6 +23,9 @@ pub enum Error {
         /// Bytes that were read (at most one more than expected).
         found: u64,
     },
+    /// A manifest cannot be read.
+    #[error(transparent)]
+    Manifest(#[from] esf_core::manifest::Error),
 }
 
 impl Error {
@@ -39,6 +42,7 @@ impl Error {
                     .remedy("free some space and repeat the command")
                     .retryable()
             }
+            Self::Manifest(error) => error.problem(),
             Self::Io { .. } => Problem::new(Class::Failure, "io", self.to_string()),
             Self::WrongSize { expected, found, .. } => {
                 Problem::new(Class::Damaged, "damaged", self.to_string())

@@ -4,6 +4,7 @@
 
 mod error;
 pub mod patch;
+pub mod tar;
 
 pub use error::Error;
 

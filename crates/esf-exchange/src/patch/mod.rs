@@ -5,9 +5,12 @@
 //! `TEXT_MAX` are streamed as binary, so memory does not grow with them. Object names are SHA-1:
 //! binary sections apply in repositories of that format, text sections anywhere.
 
+mod between;
 mod binary;
 mod name;
 mod text;
+
+pub use between::{Source, between};
 
 use std::io::{Read, Write};
 
@@ -58,6 +61,8 @@ pub struct Summary {
     pub paths: u64,
     /// Sections written as binary literals.
     pub binary: u64,
+    /// Paths that differ in times, owners or extended attributes alone: no patch holds those.
+    pub attributes_only: u64,
     /// What git cannot hold, in path order.
     pub left_out: Vec<LeftOut>,
 }
