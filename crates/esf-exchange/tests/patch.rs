@@ -10,7 +10,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use esf_exchange::patch::{Summary, TEXT_MAX, Version, Writer};
+use esf_core::manifest::{self, Attrs, EntryKind, MemoryObjects, Mode, Root, RootPin, store_top, store_tree};
+use esf_core::{BlobId, Name, TreeId};
+use esf_exchange::patch::{Source, Summary, TEXT_MAX, Version, Writer, between};
 use esf_exchange::{Error, Files};
 use proptest::prelude::*;
 
@@ -34,26 +36,46 @@ impl Files for InMemory<'_> {
     }
 }
 
-fn version(entry: &Entry) -> Version<'_> {
-    match entry {
-        Entry::File { executable, bytes } => {
-            Version::File { executable: *executable, size: bytes.len() as u64 }
-        }
-        Entry::Symlink(target) => Version::Symlink { target },
+/// The manifest of what `tree` holds below `prefix`, which is empty or ends in a slash.
+fn manifest(objects: &mut MemoryObjects, tree: &Tree, prefix: &[u8]) -> TreeId {
+    let mut entries: BTreeMap<&[u8], Option<&Entry>> = BTreeMap::new();
+    for (path, entry) in tree.iter().filter(|(path, _)| path.starts_with(prefix)) {
+        let rest = &path[prefix.len()..];
+        match rest.iter().position(|&byte| byte == b'/') {
+            Some(slash) => entries.insert(&rest[..slash], None),
+            None => entries.insert(rest, Some(entry)),
+        };
     }
+    let mut listed = Vec::new();
+    for (name, entry) in entries {
+        let (mode, kind) = match entry {
+            None => (
+                0o755,
+                EntryKind::Directory { tree: manifest(objects, tree, &[prefix, name, b"/"].concat()) },
+            ),
+            Some(Entry::File { executable, bytes }) => {
+                let kind = EntryKind::File { size: bytes.len() as u64, blob: BlobId::of(bytes) };
+                (if *executable { 0o755 } else { 0o644 }, kind)
+            }
+            Some(Entry::Symlink(target)) => (0o777, EntryKind::Symlink { target: target.as_slice().into() }),
+        };
+        listed.push(manifest::Entry { name: Name::new(name).unwrap(), mode: Mode::of_stat(mode), kind });
+    }
+    store_tree(objects, listed).unwrap()
+}
+
+fn pin(objects: &mut MemoryObjects, tree: &Tree) -> RootPin {
+    let tree = manifest(objects, tree, b"");
+    store_top(objects, Root { mode: Mode::of_stat(0o755), tree }, &Attrs::default()).unwrap()
 }
 
 fn patch(before: &Tree, after: &Tree) -> (Vec<u8>, Summary) {
+    let mut objects = MemoryObjects::default();
+    let (old, new) = (pin(&mut objects, before), pin(&mut objects, after));
+    let before = Source { pin: &old, files: &InMemory(before) };
+    let after = Source { pin: &new, files: &InMemory(after) };
     let mut out = Vec::new();
-    let files = (InMemory(before), InMemory(after));
-    let mut writer = Writer::new(&mut out, &files.0, &files.1);
-    let mut paths: Vec<_> = before.keys().chain(after.keys()).collect();
-    paths.sort();
-    paths.dedup();
-    for path in paths {
-        writer.change(path, before.get(path).map(version), after.get(path).map(version)).unwrap();
-    }
-    let summary = writer.finish().unwrap();
+    let summary = between(&objects, before, after, &mut out).unwrap();
     (out, summary)
 }
 
@@ -338,4 +360,47 @@ fn a_content_of_another_size_is_refused() {
         let error = writer.change(b"f", None, Some(Version::File { executable: false, size })).unwrap_err();
         assert_eq!(error.problem().code, "damaged", "{size}");
     }
+}
+
+#[test]
+fn what_git_cannot_hold_is_named() {
+    let mut objects = MemoryObjects::default();
+    let empty = store_tree(&mut objects, Vec::new()).unwrap();
+    let entry = |name: &str, mode, kind| manifest::Entry {
+        name: Name::new(name.as_bytes()).unwrap(),
+        mode: Mode::of_stat(mode),
+        kind,
+    };
+    let bytes = || EntryKind::File { size: 1, blob: BlobId::of(b"x") };
+    let filled = store_tree(&mut objects, vec![entry("x", 0o644, bytes())]).unwrap();
+    let mut root = |entries| {
+        let tree = store_tree(&mut objects, entries).unwrap();
+        store_top(&mut objects, Root { mode: Mode::of_stat(0o755), tree }, &Attrs::default()).unwrap()
+    };
+    let before = root(vec![
+        entry("emptied", 0o755, EntryKind::Directory { tree: filled }),
+        entry("kept", 0o644, bytes()),
+    ]);
+    let after = root(vec![
+        entry("emptied", 0o755, EntryKind::Directory { tree: empty }),
+        entry("fifo", 0o644, EntryKind::Fifo),
+        entry("kept", 0o600, bytes()),
+        entry("new", 0o755, EntryKind::Directory { tree: empty }),
+    ]);
+    let files = Tree::from([(b"emptied/x".to_vec(), file(b"x")), (b"kept".to_vec(), file(b"x"))]);
+    let (before, after) =
+        (Source { pin: &before, files: &InMemory(&files) }, Source { pin: &after, files: &InMemory(&files) });
+    let summary = between(&objects, before, after, &mut Vec::new()).unwrap();
+    let named: Vec<_> =
+        summary.left_out.iter().map(|item| (item.path.as_str(), item.reason.as_str())).collect();
+    assert_eq!(
+        named,
+        [
+            ("emptied", "an empty directory"),
+            ("fifo", "a fifo"),
+            ("kept", "permission bits other than the owner's execute bit"),
+            ("new", "an empty directory"),
+        ]
+    );
+    assert_eq!(summary.paths, 1);
 }
