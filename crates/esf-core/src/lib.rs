@@ -2,13 +2,19 @@
 //! as values, and merge. Pure: nothing here reads a clock, a file or the environment.
 //! `docs/glossary.md` defines the words; `ARCHITECTURE.md` says who may depend on whom.
 
+pub mod canonical;
 pub mod diff;
 pub mod digest;
+pub mod environment;
 pub mod failure;
 pub mod id;
 pub mod manifest;
 pub mod name;
+pub mod ops;
+pub mod policy;
 pub mod problem;
+pub mod record;
+pub mod state;
 pub mod time;
 pub mod units;
 

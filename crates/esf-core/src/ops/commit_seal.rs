@@ -1,0 +1,200 @@
+//! `commit_seal`: the commit point of a seal (design section 3, step 6). Invariant: root, logical state,
+//! provenance and result appear together with the attempt's end, or not at all; the first seal of a
+//! draft wins, and a later one ends `failed(stale)` and keeps its delta.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::failure::FailureClass;
+use crate::id::AttemptId;
+use crate::manifest::RootPin;
+use crate::ops::begin_quiesce::fence;
+use crate::ops::{Change, Decision, Reject, Request, Transition};
+use crate::record::{
+    Attempt, Changed, EventKind, Exec, Failure, Json, Lease, LeaseStatus, LogicalState, Node,
+};
+use crate::state::{AttemptStep, NodeStatus, NodeStep};
+use crate::time::Timestamp;
+
+/// What is asked for; the root comes with its proof.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CommitSeal {
+    /// The quiescing attempt.
+    pub attempt: AttemptId,
+    /// The epoch of its lease.
+    pub epoch: u64,
+    /// Whether the node ends here.
+    pub terminal: bool,
+    /// The logical state; the parent's when absent.
+    pub state: Option<LogicalState>,
+    /// What the sealer says about it.
+    pub message: Option<String>,
+    /// What the attempt reported.
+    pub result: Json,
+    /// Where the tree comes from.
+    pub provenance: Json,
+    /// What changed against the base.
+    pub changed: Changed,
+    /// Why it was sealed when nobody asked, such as `lease_expired`.
+    pub reason: Option<String>,
+    /// Digest of the signed statement, once there is one.
+    pub statement_digest: Option<Digest>,
+}
+
+/// What the decision looks at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The attempt.
+    pub attempt: Attempt,
+    /// Its node.
+    pub node: Node,
+    /// Its lease.
+    pub lease: Option<Lease>,
+    /// Its execs that have no outcome yet.
+    pub running: Vec<Exec>,
+    /// The attempt that a salvage salvages.
+    pub salvaged: Option<Attempt>,
+}
+
+/// The sealed node and the attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SealReply {
+    /// The node.
+    pub node: Node,
+    /// The attempt.
+    pub attempt: Attempt,
+    /// What changed against the base.
+    pub changed: Changed,
+}
+
+/// What became of a seal; both are committed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The draft is sealed.
+    Sealed(Box<SealReply>),
+    /// The node was not a draft any more; the attempt failed as stale.
+    Stale {
+        /// The failed attempt.
+        attempt: Box<Attempt>,
+        /// What the node was.
+        status: NodeStatus,
+    },
+}
+
+/// Decides.
+///
+/// # Errors
+/// `LeaseFenced`, `IllegalStep`. A seal that came too late is a decision and not an error.
+pub fn decide(
+    snapshot: &Snapshot,
+    command: &CommitSeal,
+    root: RootPin,
+    request: &Request<'_>,
+) -> Result<Decision<Outcome>, Reject> {
+    fence(&snapshot.attempt, Some(command.epoch))?;
+    if snapshot.node.status != NodeStatus::Draft {
+        return stale(snapshot, request);
+    }
+    let now = request.meta.now;
+    let mut node = snapshot.node.clone();
+    node.take(NodeStep::Seal { root, terminal: command.terminal }, now)?;
+    let mut attempt = snapshot.attempt.clone();
+    if !attempt.purpose.has_draft() {
+        let machine = crate::state::IllegalStep { machine: "attempt", from: "evaluate", step: "seal" };
+        return Err(Reject::IllegalStep(machine));
+    }
+    attempt.take(AttemptStep::Seal, now)?;
+    if let Some(state) = &command.state {
+        node.state_id = state.id();
+        node.logical_state = state.clone();
+    }
+    node.attempt_id = Some(attempt.attempt_id);
+    node.message.clone_from(&command.message);
+    node.result = command.result.clone();
+    node.provenance = command.provenance.clone();
+    node.changed = Some(command.changed);
+    node.statement_digest = command.statement_digest;
+
+    let reason = command.reason.as_ref().map_or(Json::Null, |reason| serde_json::json!({ "reason": reason }));
+    let kind = if command.terminal { EventKind::NodeTerminal } else { EventKind::NodeSealed };
+    let sealed = Transition { lease_id: attempt.lease_id, ..Transition::of_node(kind, &node).detail(reason) };
+    let ended = Transition::of_attempt(EventKind::AttemptSealed, &attempt).root(node.root_id);
+    let reply = SealReply { node: node.clone(), attempt: attempt.clone(), changed: command.changed };
+    let mut decision = Decision::new(Outcome::Sealed(Box::new(reply)))
+        .change(Change::UpdateNode { node: Box::new(node), was: snapshot.node.status })
+        .log(sealed);
+    end(&mut decision, attempt, snapshot.attempt.status, snapshot.lease.as_ref(), LeaseStatus::Released, now);
+    lose_execs(&mut decision, &snapshot.running, now, "the attempt was sealed while it ran");
+    decision = decision.log(ended);
+    hand_over(&mut decision, snapshot.salvaged.as_ref(), now)?;
+    Ok(decision)
+}
+
+/// The delta of a salvaged attempt went into the node: the failed attempt has nothing left to keep.
+fn hand_over(
+    decision: &mut Decision<Outcome>,
+    salvaged: Option<&Attempt>,
+    now: Timestamp,
+) -> Result<(), Reject> {
+    let Some(salvaged) = salvaged else { return Ok(()) };
+    let mut released = salvaged.clone();
+    released.private_delta = crate::record::PrivateDelta::Sealed;
+    released.take(AttemptStep::Release, now)?;
+    decision.transitions.push(Transition::of_attempt(EventKind::AttemptReleased, &released));
+    decision.changes.push(Change::UpdateAttempt { attempt: Box::new(released), was: salvaged.status });
+    Ok(())
+}
+
+fn stale(snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision<Outcome>, Reject> {
+    let now = request.meta.now;
+    let detail = format!("{} is {} already", snapshot.node.node_id, snapshot.node.status.as_str());
+    let failure = Failure::new(FailureClass::Stale, "seal", detail);
+    let mut attempt = snapshot.attempt.clone();
+    attempt.take(AttemptStep::Fail { failure, delta_kept: true }, now)?;
+    let outcome = Outcome::Stale { attempt: Box::new(attempt.clone()), status: snapshot.node.status };
+    let failed = Transition::of_attempt(EventKind::AttemptFailed, &attempt)
+        .detail(serde_json::json!({ "class": FailureClass::Stale }));
+    let mut decision = Decision::new(outcome);
+    end(&mut decision, attempt, snapshot.attempt.status, snapshot.lease.as_ref(), LeaseStatus::Released, now);
+    lose_execs(&mut decision, &snapshot.running, now, "the attempt ended while it ran");
+    Ok(decision.log(failed))
+}
+
+/// Adds the end of `attempt` and of the lease it holds.
+pub fn end<R>(
+    decision: &mut Decision<R>,
+    attempt: Attempt,
+    was: crate::state::AttemptStatus,
+    lease: Option<&Lease>,
+    status: LeaseStatus,
+    now: Timestamp,
+) {
+    decision.changes.push(Change::UpdateAttempt { attempt: Box::new(attempt), was });
+    if let Some(lease) = lease
+        && lease.status == LeaseStatus::Held
+    {
+        let ended = Lease { status, ended_at: Some(now), ..lease.clone() };
+        decision.changes.push(Change::UpdateLease(ended));
+    }
+}
+
+/// Adds that the outcome of `running` will never be known.
+pub fn lose_execs<R>(decision: &mut Decision<R>, running: &[Exec], now: Timestamp, why: &str) {
+    use crate::record::{ExecOutcome, ExecStatus};
+    for exec in running {
+        let failure = Failure::new(FailureClass::InfraLost, "exec", why);
+        let lost = Exec {
+            status: ExecStatus::Lost,
+            outcome: Some(ExecOutcome { failure: Some(failure), ..ExecOutcome::default() }),
+            ended_at: Some(now),
+            ..exec.clone()
+        };
+        decision.transitions.push(Transition {
+            attempt_id: Some(lost.attempt_id),
+            exec_id: Some(lost.exec_id),
+            ..Transition::new(EventKind::ExecLost)
+        });
+        decision.changes.push(Change::UpdateExec(Box::new(lost)));
+    }
+}

@@ -1,0 +1,108 @@
+//! The event log: one record for every committed transition, with the ids that correlate it.
+//! Invariant: `seq` is dense from 1, so a consumer that saw n has missed nothing up to n.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::RootId;
+use crate::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId};
+use crate::record::{Json, text_forms};
+use crate::time::Timestamp;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    /// A sealed root became known.
+    RootRegistered,
+    /// A group was made.
+    GroupCreated,
+    /// A node was made, as a draft or, for imports and merges, sealed.
+    NodeCreated,
+    /// A draft was sealed.
+    NodeSealed,
+    /// A node became terminal.
+    NodeTerminal,
+    /// A node was pruned.
+    NodePruned,
+    /// A node was given a name.
+    NodeTagged,
+    /// A name was taken away.
+    NodeUntagged,
+    /// An attempt was asked for.
+    AttemptQueued,
+    /// An attempt began under a lease.
+    AttemptActive,
+    /// An attempt admits no more work.
+    AttemptQuiescing,
+    /// An attempt sealed its draft.
+    AttemptSealed,
+    /// An attempt failed.
+    AttemptFailed,
+    /// An attempt was released.
+    AttemptReleased,
+    /// A lease lapsed: its holder was gone.
+    LeaseLapsed,
+    /// A command was recorded.
+    ExecStarted,
+    /// A command ended.
+    ExecFinished,
+    /// A command's outcome is unknown.
+    ExecLost,
+    /// An evaluation was recorded.
+    Evaluated,
+    /// The canonical node of a group moved.
+    Promoted,
+}
+
+text_forms!(EventKind {
+    RootRegistered = "root_registered",
+    GroupCreated = "group_created",
+    NodeCreated = "node_created",
+    NodeSealed = "node_sealed",
+    NodeTerminal = "node_terminal",
+    NodePruned = "node_pruned",
+    NodeTagged = "node_tagged",
+    NodeUntagged = "node_untagged",
+    AttemptQueued = "attempt_queued",
+    AttemptActive = "attempt_active",
+    AttemptQuiescing = "attempt_quiescing",
+    AttemptSealed = "attempt_sealed",
+    AttemptFailed = "attempt_failed",
+    AttemptReleased = "attempt_released",
+    LeaseLapsed = "lease_lapsed",
+    ExecStarted = "exec_started",
+    ExecFinished = "exec_finished",
+    ExecLost = "exec_lost",
+    Evaluated = "evaluated",
+    Promoted = "promoted",
+});
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its place in the log: dense, from 1.
+    pub seq: u64,
+    /// When it was committed, by the clock of the request.
+    pub at: Timestamp,
+    /// What happened.
+    pub kind: EventKind,
+    /// The group.
+    pub group_id: Option<GroupId>,
+    /// The node.
+    pub node_id: Option<NodeId>,
+    /// The attempt.
+    pub attempt_id: Option<AttemptId>,
+    /// The lease.
+    pub lease_id: Option<LeaseId>,
+    /// The exec.
+    pub exec_id: Option<ExecId>,
+    /// The evaluation.
+    pub evaluation_id: Option<EvaluationId>,
+    /// The root.
+    pub root_id: Option<RootId>,
+    /// Who asked.
+    pub actor: String,
+    /// The trace of the request.
+    pub trace_id: String,
+    /// What else there is to say; null for most.
+    pub detail: Json,
+}
