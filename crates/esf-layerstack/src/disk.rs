@@ -43,14 +43,8 @@ boundaries! {
     PackRename = "pack-rename";
     /// The directory of packs is made durable.
     PackDirectorySync = "pack-directory-sync";
-    /// A pack or segment that was replaced is removed.
+    /// A pack that was replaced, or a left-over temporary one, is removed.
     PackUnlink = "pack-unlink";
-    /// An index segment's bytes are made durable.
-    SegmentSync = "segment-sync";
-    /// An index segment gets its name.
-    SegmentRename = "segment-rename";
-    /// An index segment that was replaced is removed.
-    SegmentUnlink = "segment-unlink";
     /// The intent of a new carrier (import, squash, merge) is recorded.
     CarrierIntent = "carrier-intent";
     /// A staged carrier's payload is made durable.

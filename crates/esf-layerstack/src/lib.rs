@@ -4,3 +4,4 @@
 //! descriptor or a carrier id) never implement serde, so durable state cannot hold one.
 
 pub mod disk;
+pub mod object_store;

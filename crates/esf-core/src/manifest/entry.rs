@@ -131,6 +131,9 @@ pub struct Entry {
     pub kind: EntryKind,
 }
 
+/// Extended attributes: name and value.
+pub type Xattrs = Vec<(Box<[u8]>, Box<[u8]>)>;
+
 /// The fidelity of one entry beyond its identity; all default means nothing is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attrs {
@@ -141,7 +144,7 @@ pub struct Attrs {
     /// Group, as the image numbers groups.
     pub gid: u32,
     /// Extended attributes (name, value), strictly ascending by name.
-    pub xattrs: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub xattrs: Xattrs,
     /// The hard-link group: `hard_link_group` of its smallest path; never on a directory.
     pub hard_link: Option<Digest>,
     /// The `Attrs` of this directory's entries; none when they are all default.

@@ -22,8 +22,8 @@ pub use directory::{
 };
 pub use dump::{dump_line, escape};
 pub use entry::{
-    Attrs, AttrsEntry, Entry, EntryKind, MAX_TARGET, MAX_XATTRS, Mode, hard_link_group, is_portable_xattr,
-    portable_capability,
+    Attrs, AttrsEntry, Entry, EntryKind, MAX_TARGET, MAX_XATTRS, Mode, Xattrs, hard_link_group,
+    is_portable_xattr, portable_capability,
 };
 pub use memory::MemoryObjects;
 pub use reach::{Reached, reach};

@@ -1,0 +1,169 @@
+//! Packs on a real file system: what is stored comes back, what is damaged never does.
+
+use std::collections::HashSet;
+use std::fs;
+
+use esf_core::manifest::ObjectSink;
+
+use super::*;
+
+const KIND: ObjectKind = ObjectKind::Blob;
+
+fn bytes(nth: u32) -> Vec<u8> {
+    nth.to_le_bytes().repeat(1 + nth as usize % 50)
+}
+
+fn id(nth: u32) -> Digest {
+    KIND.id_of(&bytes(nth))
+}
+
+fn store(objects: &ObjectStore, numbers: impl IntoIterator<Item = u32>) -> Vec<PackId> {
+    let mut writer = objects.writer();
+    for nth in numbers {
+        writer.put(KIND, &id(nth), &bytes(nth)).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn files(directory: &Path) -> usize {
+    fs::read_dir(directory).unwrap().count()
+}
+
+fn open() -> (tempfile::TempDir, ObjectStore) {
+    let directory = tempfile::tempdir().unwrap();
+    let objects = ObjectStore::open(directory.path()).unwrap();
+    (directory, objects)
+}
+
+#[test]
+fn what_was_stored_comes_back_to_every_handle_and_only_once() {
+    let (directory, objects) = open();
+    let other = ObjectStore::open(directory.path()).unwrap();
+    assert!(matches!(other.get(KIND, &id(1)), Err(ObjectError::Missing { .. })));
+    // More than a resident index holds, so buckets are read from the file.
+    assert_eq!(store(&objects, 0..5000).len(), 1);
+    for handle in [&objects, &other, &ObjectStore::open(directory.path()).unwrap()] {
+        for nth in (0..5000).step_by(7) {
+            assert_eq!(handle.get(KIND, &id(nth)).unwrap(), bytes(nth));
+            assert!(handle.contains(&id(nth)).unwrap());
+        }
+        assert!(!handle.contains(&id(5001)).unwrap());
+        assert!(matches!(handle.get(ObjectKind::Tree, &id(7)), Err(ObjectError::Missing { .. })));
+    }
+    assert_eq!(store(&objects, 100..200), []);
+    assert_eq!(files(directory.path()), 1);
+    assert_eq!(objects.verify_all(&mut |_| {}).unwrap(), []);
+}
+
+#[test]
+fn a_writer_reads_back_what_it_holds_and_leaves_nothing_when_dropped() {
+    let (directory, objects) = open();
+    let mut writer = objects.writer();
+    writer.put(KIND, &id(3), &bytes(3)).unwrap();
+    assert_eq!(writer.get(KIND, &id(3)).unwrap(), bytes(3));
+    let staged = writer.stage().unwrap();
+    assert_eq!(files(directory.path()), 1);
+    assert!(!objects.contains(&id(3)).unwrap());
+    drop(staged);
+    assert_eq!(files(directory.path()), 0);
+
+    let mut writer = objects.writer();
+    let large = vec![7; 33 << 20];
+    writer.put(KIND, &KIND.id_of(&large), &large).unwrap();
+    assert_eq!(files(directory.path()), 1, "a full pack is written at once");
+    assert_eq!(writer.get(KIND, &KIND.id_of(&large)).unwrap(), large);
+    writer.put(KIND, &KIND.id_of(&large), &large).unwrap();
+    assert_eq!(writer.finish().unwrap().len(), 1);
+}
+
+#[test]
+fn no_flipped_bit_and_no_truncation_gives_wrong_bytes_or_goes_unseen() {
+    let (directory, objects) = open();
+    let pack = store(&objects, 1..4)[0];
+    let path = directory.path().join(pack.file_name());
+    let whole = fs::read(&path).unwrap();
+    let damaged = (0..whole.len() * 8)
+        .map(|bit| {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            bytes
+        })
+        .chain((0..whole.len()).map(|length| whole[..length].to_vec()));
+    for bytes_on_disk in damaged {
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, &bytes_on_disk).unwrap();
+        let objects = ObjectStore::open(directory.path()).unwrap();
+        for nth in 1..4 {
+            match objects.get(KIND, &id(nth)) {
+                Ok(found) => assert_eq!(found, bytes(nth)),
+                Err(ObjectError::Damaged { .. } | ObjectError::Missing { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(!objects.verify_all(&mut |_| {}).unwrap().is_empty());
+        objects.consolidate().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), bytes_on_disk, "damaged packs are kept as they are");
+    }
+}
+
+#[test]
+fn many_small_packs_become_few_and_old_handles_follow() {
+    let (directory, objects) = open();
+    let old = ObjectStore::open(directory.path()).unwrap();
+    for nth in 0..200 {
+        store(&objects, [nth]);
+    }
+    // Each of these has only been seen by name.
+    old.refresh().unwrap();
+    assert!(files(directory.path()) > 150);
+    assert!(objects.consolidate().unwrap() > 150);
+    assert_eq!(files(directory.path()), 1);
+    assert_eq!(objects.consolidate().unwrap(), 0);
+    for nth in 0..200 {
+        assert_eq!(old.get(KIND, &id(nth)).unwrap(), bytes(nth));
+    }
+    assert_eq!(objects.verify_all(&mut |_| {}).unwrap(), []);
+}
+
+#[test]
+fn writers_readers_and_mergers_work_at_once() {
+    let (directory, _) = open();
+    let path = directory.path();
+    std::thread::scope(|scope| {
+        for thread in 0..3_u32 {
+            scope.spawn(move || {
+                let objects = ObjectStore::open(path).unwrap();
+                for nth in 0..150 {
+                    store(&objects, [thread * 1000 + nth, 9000 + nth]);
+                    objects.consolidate().unwrap();
+                    assert_eq!(objects.get(KIND, &id(thread * 1000)).unwrap(), bytes(thread * 1000));
+                }
+            });
+        }
+    });
+    let objects = ObjectStore::open(path).unwrap();
+    for nth in (0..3).flat_map(|thread| thread * 1000..thread * 1000 + 150).chain(9000..9150) {
+        assert_eq!(objects.get(KIND, &id(nth)).unwrap(), bytes(nth));
+    }
+    assert_eq!(objects.verify_all(&mut |_| {}).unwrap(), []);
+}
+
+#[test]
+fn retain_keeps_what_lives_and_sweeps_what_died() {
+    let (directory, objects) = open();
+    store(&objects, 0..100);
+    store(&objects, 200..300);
+    fs::write(directory.path().join("tmp-1-1"), b"half a pack").unwrap();
+    let live: HashSet<Digest> = (0..90).chain(200..210).map(id).collect();
+    let lives = |id: &Digest| live.contains(id);
+    let plan = objects.plan_retain(&lives).unwrap();
+    assert_eq!(objects.retain(&lives).unwrap(), plan);
+    assert_eq!(plan.packs, 1, "the first pack is hardly dead");
+    assert_eq!(files(directory.path()), 2);
+    let none = |_: &Digest| false;
+    assert!(objects.contains(&id(95)).unwrap() && objects.contains(&id(205)).unwrap());
+    assert!(!objects.contains(&id(210)).unwrap());
+    objects.retain(&none).unwrap();
+    assert_eq!((files(directory.path()), objects.disk_usage().unwrap()), (0, 0));
+    assert!(matches!(objects.get(KIND, &id(1)), Err(ObjectError::Missing { .. })));
+}
