@@ -1,1 +1,16 @@
-//! 
+//! The life of one attempt: the `Executor` and `Sandbox` contract, the resident worker that owns a
+//! store's live sandboxes, and its client. `ARCHITECTURE.md` has the life of a command.
+
+mod client;
+mod connect;
+pub mod executor;
+pub mod lock;
+pub mod logs;
+mod message;
+mod place;
+mod server;
+pub mod spool;
+mod wire;
+
+pub use client::{Client, Stdin};
+pub use message::*;

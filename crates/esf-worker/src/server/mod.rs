@@ -1,0 +1,5 @@
+//! The resident worker.
+
+mod leftover;
+mod relay;
+mod running;
