@@ -23,6 +23,14 @@ pub enum Error {
         /// Bytes that were read (at most one more than expected).
         found: u64,
     },
+    /// Something that no root and no export holds.
+    #[error("{path} is {what}")]
+    Unusual {
+        /// The path.
+        path: String,
+        /// What it is.
+        what: &'static str,
+    },
     /// A manifest cannot be read.
     #[error(transparent)]
     Manifest(#[from] esf_core::manifest::Error),
@@ -41,6 +49,12 @@ impl Error {
                 Problem::new(Class::Failure, "storage_full", self.to_string())
                     .remedy("free some space and repeat the command")
                     .retryable()
+            }
+            Self::Unusual { .. } => Problem::new(Class::Refused, "not_representable", self.to_string())
+                .expected("directories, regular files, symlinks and fifos")
+                .remedy("remove what is named"),
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Problem::new(Class::NotFound, "not_found", self.to_string())
             }
             Self::Manifest(error) => error.problem(),
             Self::Io { .. } => Problem::new(Class::Failure, "io", self.to_string()),

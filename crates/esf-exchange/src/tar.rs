@@ -10,6 +10,7 @@ use esf_core::manifest::{EntryKind, Objects, RootPin, WalkEntry, walk};
 use serde::{Deserialize, Serialize};
 use tar::{EntryType, Header};
 
+use crate::identity::unprivileged_mode;
 use crate::{Error, Files, readable};
 
 const BLOCK: u64 = 512;
@@ -164,10 +165,10 @@ fn drop_privilege(entry: &mut WalkEntry) -> bool {
     if entry.kind.is_directory() {
         return false;
     }
-    let kept = entry.mode.bits() & !0o6000;
+    let kept = unprivileged_mode(entry.mode, false);
     let capability = |name: &[u8]| name == b"security.capability";
-    let privileged = kept != entry.mode.bits() || entry.attrs.xattrs.iter().any(|(name, _)| capability(name));
-    entry.mode = esf_core::manifest::Mode::of_stat(kept);
+    let privileged = kept != entry.mode || entry.attrs.xattrs.iter().any(|(name, _)| capability(name));
+    entry.mode = kept;
     entry.attrs.xattrs.retain(|(name, _)| !capability(name));
     privileged
 }
