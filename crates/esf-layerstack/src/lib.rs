@@ -5,3 +5,29 @@
 
 pub mod disk;
 pub mod object_store;
+
+mod assemble;
+mod attributes;
+mod error;
+mod handle;
+mod header;
+mod import;
+mod ledger;
+mod local;
+mod lock;
+mod recover;
+mod sealed;
+mod stack;
+mod staging;
+mod sync;
+mod trash;
+
+pub use error::Error;
+pub use header::{FORMAT_VERSION, NAME as HEADER_FILE};
+pub use import::{ImportOptions, Imported};
+pub use ledger::Usage;
+pub use local::{CarrierId, TxnId};
+pub use lock::StoreLock;
+pub use object_store::ObjectStore;
+pub use sealed::{Changes, Progress, SealedRoot, Skipped};
+pub use stack::LayerStack;

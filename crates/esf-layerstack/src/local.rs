@@ -1,0 +1,309 @@
+//! `local.db`: the worker's own facts, in SQLite. Invariant: every change of where bytes are is one
+//! transaction here, together with its accounting; nothing of it ever reaches the graph.
+//! `docs/on-disk-format.md`, section "local.db".
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use esf_core::manifest::RootPin;
+use esf_core::{AttemptId, AttrsId, Digest, RootId};
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use crate::Error;
+
+/// The schema's version, in SQLite's `user_version`.
+const SCHEMA_VERSION: i64 = 1;
+const SCHEMA: &str = include_str!("local.sql");
+
+macro_rules! local_ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name([u8; 16]);
+
+        impl $name {
+            /// Draws a new one.
+            pub(crate) fn draw() -> Self {
+                Self(draw_bytes())
+            }
+
+            pub(crate) fn parse(text: &str) -> Option<Self> {
+                let nibbles = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+                let number = (text.len() == 32 && nibbles).then(|| u128::from_str_radix(text, 16))?;
+                number.ok().map(|number| Self(number.to_be_bytes()))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", u128::from_be_bytes(self.0))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl ToSql for $name {
+            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+                Ok(self.to_string().into())
+            }
+        }
+
+        impl FromSql for $name {
+            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+                Self::parse(value.as_str()?).ok_or(FromSqlError::InvalidType)
+            }
+        }
+    )*};
+}
+
+local_ids! {
+    /// Names a carrier on this machine: its directory beneath `carriers/`. Never durable elsewhere.
+    CarrierId;
+    /// Names something under way on this machine: a seal, an import, a squash or a merge.
+    TxnId;
+}
+
+/// Sixteen bytes from the kernel.
+pub(crate) fn draw_bytes() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    assert_eq!(filled, Ok(16), "the kernel gives up to 256 random bytes at once");
+    bytes
+}
+
+/// How far a commit must have gone before it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Commit {
+    /// On the disk.
+    Durable,
+    /// In the kernel: survives the process, and is ordered before every later commit.
+    Ordered,
+}
+
+/// The two connections to `local.db`.
+pub(crate) struct Local {
+    durable: Mutex<Connection>,
+    ordered: Mutex<Connection>,
+}
+
+impl Local {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let durable = connect(path, "FULL")?;
+        create_schema(&durable)?;
+        Ok(Self { durable: Mutex::new(durable), ordered: Mutex::new(connect(path, "NORMAL")?) })
+    }
+
+    /// Runs `change` in one write transaction and commits it.
+    pub(crate) fn write<T>(
+        &self,
+        commit: Commit,
+        change: impl FnOnce(&Transaction<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let connection = match commit {
+            Commit::Durable => &self.durable,
+            Commit::Ordered => &self.ordered,
+        };
+        let mut connection = lock(connection);
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let result = change(&transaction)?;
+        transaction.commit()?;
+        Ok(result)
+    }
+
+    /// Runs `query` on one snapshot.
+    pub(crate) fn read<T>(&self, query: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        let mut connection = lock(&self.ordered);
+        let snapshot = connection.transaction()?;
+        let result = query(&snapshot)?;
+        snapshot.finish()?;
+        Ok(result)
+    }
+
+    /// SQLite's own check of its file; what it found wrong.
+    pub(crate) fn check(&self) -> Result<Vec<String>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare("PRAGMA integrity_check")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            let rows = rows.collect::<Result<Vec<_>, _>>()?;
+            Ok(rows.into_iter().filter(|row| row != "ok").collect())
+        })
+    }
+}
+
+fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    // A panic inside a transaction rolls it back when the transaction is dropped.
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn connect(path: &Path, synchronous: &str) -> Result<Connection, Error> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(30))?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+fn create_schema(connection: &Connection) -> Result<(), Error> {
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    match found {
+        SCHEMA_VERSION => Ok(()),
+        0 => {
+            // Another process may be doing the same: the second finds the version set.
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+            if found == 0 {
+                connection.execute_batch(SCHEMA)?;
+                connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+            }
+            Ok(connection.execute_batch("COMMIT")?)
+        }
+        newer if newer > SCHEMA_VERSION => Err(Error::StoreNewer {
+            what: "local.db schema version",
+            found: newer.unsigned_abs(),
+            supported: SCHEMA_VERSION.unsigned_abs(),
+        }),
+        other => {
+            let what = format!("schema version {other} was never written");
+            Err(Error::StoreDamaged { part: "local.db", what })
+        }
+    }
+}
+
+/// A digest's bytes as a column.
+pub(crate) fn pin_columns(pin: &RootPin) -> (&[u8; 32], &[u8; 32]) {
+    (pin.root.as_bytes(), pin.attrs.as_bytes())
+}
+
+pub(crate) fn pin_of(root: [u8; 32], attrs: [u8; 32]) -> RootPin {
+    RootPin {
+        root: RootId::new(Digest::from_bytes(root)),
+        attrs: AttrsId::new(Digest::from_bytes(attrs)),
+    }
+}
+
+/// Where a carrier is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CarrierState {
+    /// Belongs to a transaction that is not settled: counts as staging.
+    Staging,
+    /// Belongs to roots.
+    Hot,
+    /// On its way to the trash.
+    Condemned,
+}
+
+impl CarrierState {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Staging => "staging",
+            Self::Hot => "hot",
+            Self::Condemned => "condemned",
+        }
+    }
+}
+
+/// What a carrier is charged with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) allocated: u64,
+    pub(crate) inodes: u64,
+}
+
+pub(crate) fn insert_carrier(
+    db: &Transaction<'_>,
+    carrier: CarrierId,
+    state: CarrierState,
+    charge: Charge,
+    shared: bool,
+) -> Result<(), Error> {
+    db.prepare_cached("INSERT INTO carriers VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING")?.execute(
+        params![carrier, state.as_str(), charge.allocated as i64, charge.inodes as i64, shared],
+    )?;
+    Ok(())
+}
+
+/// The carriers of a hot root, topmost first; none when it is not hot here.
+pub(crate) fn projection(db: &Connection, pin: &RootPin) -> Result<Option<Vec<CarrierId>>, Error> {
+    let (root, attrs) = pin_columns(pin);
+    let mut statement = db.prepare_cached(
+        "SELECT carrier FROM projections WHERE root_id = $1 AND attrs_id = $2 ORDER BY position",
+    )?;
+    let layers = statement.query_map(params![root, attrs], |row| row.get(0))?;
+    let layers = layers.collect::<Result<Vec<CarrierId>, _>>()?;
+    Ok((!layers.is_empty()).then_some(layers))
+}
+
+/// Records the carriers of a root, replacing what was recorded.
+pub(crate) fn put_projection(db: &Transaction<'_>, pin: &RootPin, layers: &[CarrierId]) -> Result<(), Error> {
+    delete_projection(db, pin)?;
+    let (root, attrs) = pin_columns(pin);
+    let mut statement = db.prepare_cached("INSERT INTO projections VALUES ($1, $2, $3, $4)")?;
+    for (position, carrier) in layers.iter().enumerate() {
+        statement.execute(params![root, attrs, position as i64, carrier])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn delete_projection(db: &Transaction<'_>, pin: &RootPin) -> Result<(), Error> {
+    let (root, attrs) = pin_columns(pin);
+    db.prepare_cached("DELETE FROM projections WHERE root_id = $1 AND attrs_id = $2")?
+        .execute(params![root, attrs])?;
+    Ok(())
+}
+
+/// A workspace's row.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkspaceRow {
+    pub(crate) base: RootPin,
+    pub(crate) boot: String,
+    pub(crate) lowers: Vec<CarrierId>,
+}
+
+pub(crate) fn workspace(db: &Connection, attempt: AttemptId) -> Result<Option<WorkspaceRow>, Error> {
+    let mut statement =
+        db.prepare_cached("SELECT root_id, attrs_id, boot_id FROM workspaces WHERE attempt = $1")?;
+    let row = statement
+        .query_row(params![attempt.as_bytes()], |row| Ok((pin_of(row.get(0)?, row.get(1)?), row.get(2)?)))
+        .optional()?;
+    let Some((base, boot)) = row else { return Ok(None) };
+    let mut statement =
+        db.prepare_cached("SELECT carrier FROM workspace_lowers WHERE attempt = $1 ORDER BY position")?;
+    let lowers = statement.query_map(params![attempt.as_bytes()], |row| row.get(0))?;
+    Ok(Some(WorkspaceRow { base, boot, lowers: lowers.collect::<Result<_, _>>()? }))
+}
+
+pub(crate) fn insert_workspace(
+    db: &Transaction<'_>,
+    attempt: AttemptId,
+    row: &WorkspaceRow,
+) -> Result<(), Error> {
+    let (root, attrs) = pin_columns(&row.base);
+    db.prepare_cached("INSERT INTO workspaces VALUES ($1, $2, $3, $4)")?.execute(params![
+        attempt.as_bytes(),
+        root,
+        attrs,
+        row.boot
+    ])?;
+    let mut statement = db.prepare_cached("INSERT INTO workspace_lowers VALUES ($1, $2, $3)")?;
+    for (position, carrier) in row.lowers.iter().enumerate() {
+        statement.execute(params![attempt.as_bytes(), position as i64, carrier])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn delete_workspace(db: &Transaction<'_>, attempt: AttemptId) -> Result<(), Error> {
+    for text in
+        ["DELETE FROM workspaces WHERE attempt = $1", "DELETE FROM workspace_lowers WHERE attempt = $1"]
+    {
+        db.prepare_cached(text)?.execute(params![attempt.as_bytes()])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! A new carrier on its way: built in `staging/`, made durable, and moved to its place, journaled in
+//! `local.db`. Import, squash and merge all publish through here.
+//! Invariant: before *prepared* a crash leaves only staging that recovery trashes; from *prepared* on
+//! recovery rolls forward; the staging directory stays locked while its process lives.
+
+use std::os::fd::OwnedFd;
+
+use esf_core::Name;
+use esf_core::manifest::RootPin;
+use rusqlite::{Transaction, params};
+use rustix::fs::FlockOperation;
+
+use crate::disk::{self, Boundary};
+use crate::error::Context;
+use crate::local::{
+    CarrierId, CarrierState, Charge, Commit, TxnId, insert_carrier, pin_columns, put_projection,
+};
+use crate::object_store::StagedPacks;
+use crate::stack::LayerStack;
+use crate::{Error, handle, ledger, trash};
+
+/// Name of the carrier-to-be inside its staging directory.
+pub(crate) const ROOT: &str = "root";
+
+/// What makes a carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Making {
+    Import,
+    Squash,
+    Merge,
+}
+
+impl Making {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Import => "import",
+            Self::Squash => "squash",
+            Self::Merge => "merge",
+        }
+    }
+}
+
+/// A staging directory that belongs to this process.
+pub(crate) struct Staging {
+    stack: LayerStack,
+    pub(crate) txn: TxnId,
+    pub(crate) carrier: CarrierId,
+    /// Open and locked: says to recovery that its maker lives.
+    directory: OwnedFd,
+    pub(crate) root: OwnedFd,
+    finished: bool,
+}
+
+/// What is published: a root with its carriers, of which the staged one is among `layers`.
+pub(crate) struct Publication<'a> {
+    pub(crate) pin: RootPin,
+    pub(crate) layers: Vec<CarrierId>,
+    /// What the new carrier is charged with; measured when none.
+    pub(crate) charge: Option<Charge>,
+    /// Carriers that share inodes with the new one.
+    pub(crate) shares_with: &'a [CarrierId],
+    pub(crate) durable: bool,
+}
+
+impl Staging {
+    pub(crate) fn begin(stack: &LayerStack, making: Making) -> Result<Self, Error> {
+        let (txn, carrier) = (TxnId::draw(), CarrierId::draw());
+        let directory = claim_new(stack, txn)?;
+        let root = handle::create_directory(&directory, ROOT.as_bytes());
+        let root = root.at("create", b"staging")?;
+        let staging =
+            Self { stack: stack.clone(), txn, carrier, directory, root, finished: false };
+        disk::reach(Boundary::CarrierIntent).at("begin", b"staging")?;
+        stack.inner.local.write(Commit::Ordered, |db| {
+            db.prepare_cached("INSERT INTO transactions (txn, kind, state, carrier) VALUES ($1, $2, 'intent', $3)")?
+                .execute(params![txn, making.as_str(), carrier])?;
+            Ok(())
+        })?;
+        Ok(staging)
+    }
+
+    /// Makes the carrier and the objects that name it durable, and the root hot.
+    pub(crate) fn publish(
+        mut self,
+        packs: StagedPacks,
+        publication: &Publication<'_>,
+    ) -> Result<(), Error> {
+        let inner = &self.stack.inner;
+        if publication.durable {
+            inner.rounds.sync(Boundary::CarrierSync).at("sync", b"staging")?;
+        }
+        packs.publish(publication.durable)?;
+        // After the sync: until then a filesystem may not know how much it will allocate.
+        let charge = match publication.charge {
+            Some(charge) => charge,
+            None => ledger::measure(&self.root, ledger::Linked::Counted)?,
+        };
+        let (root, attrs) = pin_columns(&publication.pin);
+        let layers: Vec<String> = publication.layers.iter().map(ToString::to_string).collect();
+        disk::reach(Boundary::CarrierPrepared).at("prepare", b"staging")?;
+        let commit = if publication.durable { Commit::Durable } else { Commit::Ordered };
+        inner.local.write(commit, |db| {
+            db.prepare_cached(
+                "UPDATE transactions SET state = 'prepared', root_id = $2, attrs_id = $3, layers = $4
+                 WHERE txn = $1",
+            )?
+            .execute(params![self.txn, root, attrs, layers.join(",")])?;
+            let shared = !publication.shares_with.is_empty();
+            insert_carrier(db, self.carrier, CarrierState::Staging, charge, shared)?;
+            mark_shared(db, publication.shares_with)
+        })?;
+        // From here recovery would do the same: a failure leaves it to the next open.
+        self.finished = true;
+        move_to_carriers(&self.stack, &self.directory, self.carrier)?;
+        commit_carrier(&self.stack, self.txn, self.carrier, &publication.pin, &publication.layers)?;
+        clean_up(&self.stack, self.txn)
+    }
+}
+
+impl Drop for Staging {
+    /// Gives up what was not prepared, now and not in the background: its space is wanted back.
+    fn drop(&mut self) {
+        if self.finished || std::thread::panicking() {
+            return;
+        }
+        if let Err(error) = abandon(&self.stack, self.txn, true) {
+            tracing::warn!(%error, "staging is left to recovery");
+        }
+    }
+}
+
+/// Makes the directory `staging/<txn>` and locks it.
+fn claim_new(stack: &LayerStack, txn: TxnId) -> Result<OwnedFd, Error> {
+    let name = txn.to_string();
+    loop {
+        let made = handle::create_directory(&stack.inner.staging, name.as_bytes());
+        let directory = made.at("create", b"staging")?;
+        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).at("lock", b"staging")?;
+        // Recovery may have taken it between the two calls.
+        if handle::stat_entry(&stack.inner.staging, name.as_bytes()).is_ok() {
+            return Ok(directory);
+        }
+    }
+}
+
+fn mark_shared(db: &Transaction<'_>, carriers: &[CarrierId]) -> Result<(), Error> {
+    let mut statement = db.prepare_cached("UPDATE carriers SET shared = 1 WHERE carrier = $1")?;
+    for carrier in carriers {
+        statement.execute(params![carrier])?;
+    }
+    Ok(())
+}
+
+/// Step 5 of a carrier that was built in staging; does nothing when it is done already.
+pub(crate) fn move_to_carriers(
+    stack: &LayerStack,
+    directory: &OwnedFd,
+    carrier: CarrierId,
+) -> Result<(), Error> {
+    let carriers = &stack.inner.carriers;
+    let moved = disk::rename_new(directory, ROOT, carriers, carrier.to_string(), Boundary::CarrierRename);
+    match moved {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            handle::stat_entry(carriers, carrier.to_string().as_bytes()).at("find", b"carrier")?;
+        }
+        moved => moved.at("move", b"staging")?,
+    }
+    disk::fsync(carriers, Boundary::CarrierDirectorySync).at("sync", b"carriers")
+}
+
+/// Records a prepared carrier as its root's, and its transaction as over.
+pub(crate) fn commit_carrier(
+    stack: &LayerStack,
+    txn: TxnId,
+    carrier: CarrierId,
+    pin: &RootPin,
+    layers: &[CarrierId],
+) -> Result<(), Error> {
+    disk::reach(Boundary::CarrierCommit).at("commit", b"carrier")?;
+    stack.inner.local.write(Commit::Ordered, |db| {
+        db.prepare_cached("UPDATE carriers SET state = 'hot' WHERE carrier = $1")?.execute(params![carrier])?;
+        put_projection(db, pin, layers)?;
+        db.prepare_cached("DELETE FROM transactions WHERE txn = $1")?.execute(params![txn])?;
+        Ok(())
+    })
+}
+
+/// Removes the empty staging directory of a finished transaction.
+pub(crate) fn clean_up(stack: &LayerStack, txn: TxnId) -> Result<(), Error> {
+    disk::reach(Boundary::CarrierCleanup).at("clean up", b"staging")?;
+    let name = txn.to_string();
+    match rustix::fs::unlinkat(&stack.inner.staging, &*name, rustix::fs::AtFlags::REMOVEDIR) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error).at("remove", b"staging"),
+    }
+}
+
+/// Undoes a transaction that is not prepared; `now` removes its files at once.
+pub(crate) fn abandon(stack: &LayerStack, txn: TxnId, now: bool) -> Result<(), Error> {
+    let inner = &stack.inner;
+    let name = Name::new(txn.to_string().as_bytes()).expect("hex digits are a name");
+    let taken = inner.trash.take(&inner.staging, &txn.to_string());
+    if now && taken.is_err() {
+        trash::remove(&inner.staging, &name);
+    } else if taken? {
+        if now { inner.trash.empty_now(); } else { inner.trash.wake(); }
+    }
+    inner.local.write(Commit::Ordered, |db| {
+        db.prepare_cached("DELETE FROM transactions WHERE txn = $1")?.execute(params![txn])?;
+        Ok(())
+    })
+}
