@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use esf_core::FailureClass;
+use esf_core::record::Verdict;
 use serde::{Deserialize, Serialize};
 
 /// How a command of the evaluator ended.
@@ -26,7 +27,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judgement {
     /// `pass`, `fail`, `error`, or the evaluator's own word.
-    pub verdict: String,
+    pub verdict: Verdict,
     /// The reward; null when there is none.
     pub reward: Option<f64>,
     /// Named measurements.
@@ -49,7 +50,7 @@ pub const MAX_RESULT: usize = 64 << 10;
 
 fn error(class: FailureClass, detail: impl Into<String>) -> Judgement {
     Judgement {
-        verdict: "error".to_owned(),
+        verdict: Verdict::error(),
         reward: None,
         metrics: BTreeMap::new(),
         failure: Some((class, detail.into())),
@@ -88,13 +89,13 @@ pub fn judge(command: Outcome, score: Option<Outcome>, result: Option<&[u8]>) ->
 
 fn by_exit_code(code: i32) -> Judgement {
     let (verdict, reward) = match code {
-        0 => ("pass", 1.0),
+        0 => (Verdict::pass(), 1.0),
         126 | 127 => {
             return error(FailureClass::EvaluatorError, format!("the command could not be run: exit {code}"));
         }
-        _ => ("fail", 0.0),
+        _ => (Verdict::fail(), 0.0),
     };
-    Judgement { verdict: verdict.to_owned(), reward: Some(reward), metrics: BTreeMap::new(), failure: None }
+    Judgement { verdict, reward: Some(reward), metrics: BTreeMap::new(), failure: None }
 }
 
 fn read_result(bytes: &[u8]) -> Judgement {
@@ -110,23 +111,20 @@ fn read_result(bytes: &[u8]) -> Judgement {
     if !finite {
         return error(FailureClass::EvaluatorError, "result file: expected finite numbers");
     }
-    let verdict = match (result.verdict, result.reward) {
-        (Some(verdict), _) if (1..=64).contains(&verdict.len()) && !verdict.chars().any(char::is_control) => {
-            verdict
-        }
-        (Some(_), _) => {
-            return error(FailureClass::EvaluatorError, "result file: verdict is 1 to 64 characters");
-        }
-        (None, Some(_)) => "scored".to_owned(),
+    let verdict = match (result.verdict.as_deref(), result.reward) {
+        (Some(verdict), _) => verdict.parse::<Verdict>(),
+        (None, Some(_)) => "scored".parse(),
         (None, None) => {
-            return error(
-                FailureClass::EvaluatorError,
-                "result file: expected a reward or a verdict, found neither",
-            );
+            return error(FailureClass::EvaluatorError, "result file: expected a reward or a verdict, found neither");
         }
     };
-    let reward = if verdict == "error" { None } else { result.reward };
-    let failure = (verdict == "error")
+    let verdict = match verdict {
+        Ok(verdict) => verdict,
+        Err(cause) => return error(FailureClass::EvaluatorError, format!("result file: {cause}")),
+    };
+    let reward = if verdict.is_error() { None } else { result.reward };
+    let failure = verdict
+        .is_error()
         .then(|| (FailureClass::EvaluatorError, "the evaluator itself reported an error".to_owned()));
     Judgement { verdict, reward, metrics: result.metrics, failure }
 }
@@ -141,7 +139,7 @@ mod tests {
         let judged = |code| judge(Exited(code), None, None);
         assert_eq!((judged(0).verdict.as_str(), judged(0).reward), ("pass", Some(1.0)));
         assert_eq!((judged(1).verdict.as_str(), judged(1).reward), ("fail", Some(0.0)));
-        assert_eq!(judged(127).verdict, "error");
+        assert_eq!(judged(127).verdict, Verdict::error());
     }
 
     #[test]
@@ -159,7 +157,7 @@ mod tests {
         ];
         for (command, score, result, class) in rows {
             let judgement = judge(command, score, result);
-            assert_eq!(judgement.verdict, "error", "{command:?} {score:?}");
+            assert_eq!(judgement.verdict, Verdict::error(), "{command:?} {score:?}");
             assert_eq!(judgement.reward, None);
             assert_eq!(judgement.failure.expect("class").0, class);
         }
@@ -171,7 +169,7 @@ mod tests {
         assert_eq!((judgement.verdict.as_str(), judgement.reward), ("scored", Some(0.25)));
         assert_eq!(judgement.metrics["passed"], 1.0);
         let timed_out = judge(TimedOut, Some(Exited(0)), Some(br#"{"reward":0,"verdict":"fail"}"#));
-        assert_eq!(timed_out.verdict, "fail");
+        assert_eq!(timed_out.verdict, Verdict::fail());
     }
 
     #[test]
