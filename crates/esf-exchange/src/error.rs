@@ -23,6 +23,14 @@ pub enum Error {
         /// Bytes that were read (at most one more than expected).
         found: u64,
     },
+    /// An archive that is broken, hostile or too large.
+    #[error("archive refused: {entry:?} is {what}")]
+    Archive {
+        /// The entry's path, or empty.
+        entry: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// Something that no root and no export holds.
     #[error("{path} is {what}")]
     Unusual {
@@ -50,6 +58,9 @@ impl Error {
                     .remedy("free some space and repeat the command")
                     .retryable()
             }
+            Self::Archive { .. } => Problem::new(Class::Refused, "archive_refused", self.to_string())
+                .expected("relative paths, each named once, that lead through directories alone")
+                .remedy("look at the named entry with `tar -tvf`; nothing of the archive was kept"),
             Self::Unusual { .. } => Problem::new(Class::Refused, "not_representable", self.to_string())
                 .expected("directories, regular files, symlinks and fifos")
                 .remedy("remove what is named"),

@@ -6,6 +6,7 @@ mod error;
 pub mod identity;
 pub mod patch;
 pub mod tar;
+pub mod untar;
 
 pub use error::Error;
 

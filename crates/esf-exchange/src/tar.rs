@@ -98,7 +98,8 @@ impl Archive<'_> {
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
         header.set_mode(entry.mode.bits());
-        header.set_size(records.number("size", size, SIZE_MAX));
+        header.set_size(size);
+        records.number("size", size, SIZE_MAX);
         header.set_uid(records.number("uid", entry.attrs.uid.into(), ID_MAX));
         header.set_gid(records.number("gid", entry.attrs.gid.into(), ID_MAX));
         let whole =

@@ -1,0 +1,204 @@
+//! Where entries of an archive come to lie: beneath one open directory, reached without symlinks.
+//! Invariant: every name is created new; an existing one is only ever an implied directory.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use esf_core::Name;
+use esf_core::manifest::{MAX_DEPTH, MAX_PATH, MAX_TARGET, Mode};
+use esf_core::time::FileTime;
+use rustix::fs::{
+    AtFlags, FileType, Gid, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchown,
+    fsetxattr, futimens, linkat, mkdirat, mknodat, openat, openat2, symlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+use super::header::Xattrs;
+use super::refused;
+use crate::{Error, readable};
+
+/// What an entry has beside its kind.
+pub(super) struct Attrs {
+    pub(super) mode: Mode,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) mtime: FileTime,
+    pub(super) xattrs: Xattrs,
+}
+
+/// Brings a path of an archive to components joined by `/`; empty is the top.
+pub(super) fn clean(path: &[u8]) -> Result<Vec<u8>, Error> {
+    if path.is_empty() || path.starts_with(b"/") {
+        return Err(refused(path, "a path that is empty or absolute"));
+    }
+    let mut components = Vec::new();
+    for component in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+        Name::new(component).map_err(|_| refused(path, "a path with a component that is no name"))?;
+        components.push(component);
+    }
+    let cleaned = components.join(&b'/');
+    if components.len() > MAX_DEPTH || cleaned.len() > MAX_PATH {
+        return Err(refused(path, "a path that is too long or too deep"));
+    }
+    Ok(cleaned)
+}
+
+pub(super) struct Place<'a> {
+    top: &'a OwnedFd,
+    root: bool,
+    /// Directories that the archive names, with what they get at the end; deepest last by order.
+    directories: BTreeMap<Vec<u8>, Attrs>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn new(top: &'a OwnedFd) -> Self {
+        Self { top, root: rustix::process::geteuid().is_root(), directories: BTreeMap::new() }
+    }
+
+    pub(super) fn directory(&mut self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
+        self.open_directory(path)?;
+        if self.directories.insert(path.to_vec(), attrs).is_some() {
+            return Err(refused(path, "a directory named twice"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn file(
+        &self,
+        path: &[u8],
+        attrs: Attrs,
+        size: u64,
+        data: &mut dyn Read,
+    ) -> Result<(), Error> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&parent, name, flags, rustix::fs::Mode::from_raw_mode(0o600))
+            .map_err(|e| made(path, e))?;
+        let mut file = File::from(file);
+        let found = io::copy(&mut data.take(size), &mut file).map_err(Error::io(readable(path)))?;
+        if found != size {
+            return Err(refused(path, format!("only {found} of {size} bytes")));
+        }
+        self.finish_file(path, &file.into(), &attrs)
+    }
+
+    pub(super) fn link(&self, path: &[u8], target: &[u8]) -> Result<(), Error> {
+        let (from, old) = self.parent(target)?;
+        let (to, new) = self.parent(path)?;
+        linkat(&from, old, &to, new, AtFlags::empty()).map_err(|e| made(path, e))
+    }
+
+    pub(super) fn symlink(&self, path: &[u8], attrs: Attrs, target: &[u8]) -> Result<(), Error> {
+        if !(1..=MAX_TARGET).contains(&target.len()) || target.contains(&0) {
+            return Err(refused(path, "a symlink whose target no root holds"));
+        }
+        let (parent, name) = self.parent(path)?;
+        symlinkat(target, &parent, name).map_err(|e| made(path, e))?;
+        self.finish_unopened(path, &parent, name, &attrs)
+    }
+
+    pub(super) fn fifo(&self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
+        let (parent, name) = self.parent(path)?;
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        mknodat(&parent, name, FileType::Fifo, mode, 0).map_err(|e| made(path, e))?;
+        self.finish_unopened(path, &parent, name, &attrs)?;
+        let raw = rustix::fs::Mode::from_raw_mode(attrs.mode.bits());
+        rustix::fs::chmodat(&parent, name, raw, AtFlags::empty()).map_err(|e| failed(path, e))
+    }
+
+    /// Gives directories their attributes, those below before those above.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        for (path, attrs) in self.directories.iter().rev() {
+            let directory = self.open_beneath(path)?;
+            self.finish_file(path, &directory, attrs)?;
+        }
+        Ok(())
+    }
+
+    fn finish_file(&self, path: &[u8], file: &OwnedFd, attrs: &Attrs) -> Result<(), Error> {
+        if self.root {
+            let (uid, gid) = (Uid::from_raw(attrs.uid), Gid::from_raw(attrs.gid));
+            fchown(file, Some(uid), Some(gid)).map_err(|e| failed(path, e))?;
+        }
+        // After the owner: a change of owner takes away capabilities and setuid bits.
+        rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(attrs.mode.bits()))
+            .map_err(|e| failed(path, e))?;
+        for (name, value) in &attrs.xattrs {
+            if name == b"security.capability" && !self.root {
+                continue;
+            }
+            fsetxattr(file, name.as_slice(), value, XattrFlags::empty()).map_err(|e| failed(path, e))?;
+        }
+        futimens(file, &times(attrs.mtime)).map_err(|e| failed(path, e))
+    }
+
+    /// For entries that cannot be opened; a root keeps no attributes of them but owner and time.
+    fn finish_unopened(
+        &self,
+        path: &[u8],
+        parent: &OwnedFd,
+        name: &[u8],
+        attrs: &Attrs,
+    ) -> Result<(), Error> {
+        if self.root {
+            let (uid, gid) = (Uid::from_raw(attrs.uid), Gid::from_raw(attrs.gid));
+            chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(|e| failed(path, e))?;
+        }
+        utimensat(parent, name, &times(attrs.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(|e| failed(path, e))
+    }
+
+    /// Opens the parent of `path`, making implied directories, and answers the last name.
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8]), Error> {
+        match path.iter().rposition(|&byte| byte == b'/') {
+            _ if path.is_empty() => Err(refused(path, "a top that is no directory")),
+            Some(slash) => Ok((self.open_directory(&path[..slash])?, &path[slash + 1..])),
+            None => Ok((self.open_directory(b"")?, path)),
+        }
+    }
+
+    fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Error> {
+        match self.open_beneath(path) {
+            Ok(directory) => return Ok(directory),
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let (parent, name) = self.parent(path)?;
+        mkdirat(&parent, name, rustix::fs::Mode::from_raw_mode(0o755)).map_err(|e| made(path, e))?;
+        // The umask of this process is not the archive's.
+        let directory = self.open_beneath(path)?;
+        rustix::fs::fchmod(&directory, rustix::fs::Mode::from_raw_mode(0o755))
+            .map_err(|e| failed(path, e))?;
+        Ok(directory)
+    }
+
+    fn open_beneath(&self, path: &[u8]) -> Result<OwnedFd, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let name: &[u8] = if path.is_empty() { b"." } else { path };
+        openat2(self.top, name, flags, rustix::fs::Mode::empty(), resolve).map_err(|error| match error {
+            Errno::LOOP | Errno::NOTDIR | Errno::XDEV => {
+                refused(path, "a way through something that is no directory")
+            }
+            error => failed(path, error),
+        })
+    }
+}
+
+/// Why an entry could not be made: what is already there is the archive's fault.
+fn made(path: &[u8], error: Errno) -> Error {
+    if error == Errno::EXIST { refused(path, "an entry named twice") } else { failed(path, error) }
+}
+
+fn failed(path: &[u8], error: Errno) -> Error {
+    Error::io(readable(path))(error.into())
+}
+
+fn times(mtime: FileTime) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanos.into() },
+    }
+}
