@@ -68,7 +68,7 @@ pub fn diff(objects: &dyn Objects, a: &RootPin, b: &RootPin) -> Result<Vec<Chang
     Ok(walk.changes)
 }
 
-fn top(objects: &dyn Objects, pin: &RootPin) -> Result<Side, Error> {
+pub(crate) fn top(objects: &dyn Objects, pin: &RootPin) -> Result<Side, Error> {
     let (root, attrs) = load_top(objects, pin)?;
     Ok(Side { mode: root.mode, kind: EntryKind::Directory { tree: root.tree }, attrs })
 }
@@ -137,7 +137,7 @@ fn change_kind(before: Option<&Side>, after: Option<&Side>) -> Option<ChangeKind
 /// What lies beneath a directory.
 pub(crate) type Below = (TreeId, Option<AttrsId>);
 
-fn directory(side: Option<&Side>) -> Option<Below> {
+pub(crate) fn directory(side: Option<&Side>) -> Option<Below> {
     match side?.kind {
         EntryKind::Directory { tree } => Some((tree, side?.attrs.children)),
         EntryKind::File { .. } | EntryKind::Symlink { .. } | EntryKind::Fifo => None,

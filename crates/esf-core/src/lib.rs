@@ -9,6 +9,7 @@ pub mod environment;
 pub mod failure;
 pub mod id;
 pub mod manifest;
+pub mod merge;
 pub mod name;
 pub mod ops;
 pub mod policy;

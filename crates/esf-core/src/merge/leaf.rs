@@ -1,0 +1,123 @@
+//! Merging one entry's own facts: contents, mode, owner, extended attributes, time.
+//! Invariant: a fact that only one side changed is taken; one that both changed differently is a
+//! conflict, but for times and hard-link groups, which follow a rule.
+
+use std::collections::BTreeSet;
+
+use super::ConflictKind;
+use crate::diff::Side;
+use crate::manifest::{Attrs, EntryKind, Xattrs};
+
+/// The three-way rule: the value both agree on, or the one that was changed; none when both were.
+fn three_way<T: PartialEq>(base: Option<T>, ours: T, theirs: T) -> Option<T> {
+    if ours == theirs || base.as_ref() == Some(&theirs) {
+        Some(ours)
+    } else if base.as_ref() == Some(&ours) {
+        Some(theirs)
+    } else {
+        None
+    }
+}
+
+/// Merges what is not a directory at a path: the entry, nothing, or the kind of conflict.
+pub(super) fn merge(sides: [Option<&Side>; 3]) -> Result<Option<Side>, ConflictKind> {
+    match sides {
+        [_, None, None] => Ok(None),
+        [base, Some(kept), None] | [base, None, Some(kept)] => match base {
+            Some(base) if significant(base) == significant(kept) => Ok(None),
+            Some(_) => Err(ConflictKind::ModifyDelete),
+            None => Ok(Some(kept.clone())),
+        },
+        [base, Some(ours), Some(theirs)] => both(base, ours, theirs).map(Some),
+    }
+}
+
+/// Merges a directory's own mode and attributes. `empty` says that nothing is left in it; then one
+/// that a side has deleted goes, unless the other side has changed it.
+pub(super) fn merge_directory(sides: [Option<&Side>; 3], empty: bool) -> Result<Option<Side>, ConflictKind> {
+    match sides {
+        [_, None, None] => Ok(None),
+        [base, Some(kept), None] | [base, None, Some(kept)] => match base {
+            Some(base) if empty && own_facts(base) == own_facts(kept) => Ok(None),
+            Some(_) if empty => Err(ConflictKind::ModifyDelete),
+            Some(_) | None => Ok(Some(kept.clone())),
+        },
+        [base, Some(ours), Some(theirs)] => {
+            let mode = three_way(base.map(|base| base.mode), ours.mode, theirs.mode);
+            let mode = mode.ok_or(ConflictKind::Mode)?;
+            let attrs = attributes(base.map(|base| &base.attrs), &ours.attrs, &theirs.attrs, None)?;
+            Ok(Some(Side { mode, kind: ours.kind.clone(), attrs }))
+        }
+    }
+}
+
+/// What counts as a change where the other side has deleted the entry: not its times and links.
+fn significant(side: &Side) -> impl PartialEq + '_ {
+    (own_facts(side), &side.kind)
+}
+
+fn own_facts(side: &Side) -> impl PartialEq + '_ {
+    (side.mode, side.attrs.uid, side.attrs.gid, &side.attrs.xattrs)
+}
+
+fn both(base: Option<&Side>, ours: &Side, theirs: &Side) -> Result<Side, ConflictKind> {
+    let kind = three_way(base.map(|base| &base.kind), &ours.kind, &theirs.kind);
+    if ours.kind.word() != theirs.kind.word() {
+        // Another kind of entry takes everything with it, so the other side must not have changed any.
+        let unchanged = |side: &Side| base.is_some_and(|base| significant(base) == significant(side));
+        return match (unchanged(ours), unchanged(theirs)) {
+            (true, _) => Ok(theirs.clone()),
+            (_, true) => Ok(ours.clone()),
+            (false, false) => Err(ConflictKind::Type),
+        };
+    }
+    let kind = kind.ok_or(match (base, &ours.kind) {
+        (None, _) => ConflictKind::AddAdd,
+        (Some(_), EntryKind::Symlink { .. }) => ConflictKind::SymlinkTarget,
+        (Some(_), EntryKind::File { .. } | EntryKind::Fifo | EntryKind::Directory { .. }) => {
+            ConflictKind::Content
+        }
+    })?;
+    // The base tells what changed only if it is the same kind of entry.
+    let base = base.filter(|base| base.kind.word() == ours.kind.word());
+    let mode = three_way(base.map(|base| base.mode), ours.mode, theirs.mode).ok_or(ConflictKind::Mode)?;
+    let follow = (ours.kind != theirs.kind).then_some(if *kind == ours.kind { ours } else { theirs });
+    let base = base.map(|base| &base.attrs);
+    let attrs = attributes(base, &ours.attrs, &theirs.attrs, follow.map(|side| &side.attrs))?;
+    Ok(Side { mode, kind: kind.clone(), attrs })
+}
+
+/// Merges attributes; the time is that of `follow`, the side whose contents were taken, if only one
+/// side's were.
+fn attributes(
+    base: Option<&Attrs>,
+    ours: &Attrs,
+    theirs: &Attrs,
+    follow: Option<&Attrs>,
+) -> Result<Attrs, ConflictKind> {
+    let owner = |attrs: &Attrs| (attrs.uid, attrs.gid);
+    let (uid, gid) = three_way(base.map(owner), owner(ours), owner(theirs)).ok_or(ConflictKind::Attrs)?;
+    let mtime = match follow {
+        Some(side) => side.mtime,
+        None => three_way(base.map(|base| base.mtime), ours.mtime, theirs.mtime).unwrap_or(theirs.mtime),
+    };
+    let hard_link = three_way(base.map(|base| base.hard_link), ours.hard_link, theirs.hard_link);
+    let hard_link = hard_link.unwrap_or(theirs.hard_link.or(ours.hard_link));
+    let xattrs = xattrs(base, ours, theirs).ok_or(ConflictKind::Attrs)?;
+    Ok(Attrs { mtime, uid, gid, xattrs, hard_link, children: None })
+}
+
+fn xattrs(base: Option<&Attrs>, ours: &Attrs, theirs: &Attrs) -> Option<Xattrs> {
+    let all = [ours, theirs];
+    let names: BTreeSet<&[u8]> =
+        all.iter().flat_map(|side| side.xattrs.iter().map(|(name, _)| &**name)).collect();
+    let mut merged = Xattrs::new();
+    for name in names {
+        let value = |attrs: &Attrs| {
+            attrs.xattrs.iter().find(|(known, _)| **known == *name).map(|(_, value)| value.clone())
+        };
+        let value = three_way(base.map(value), value(ours), value(theirs))?;
+        merged.extend(value.map(|value| (name.into(), value)));
+    }
+    Some(merged)
+}
