@@ -122,9 +122,10 @@ impl From<Error> for Report {
             Error::Plan { field, expected, found } => Report::Plan(field, expected, found),
             Error::Image { path, expected, found } => Report::Image(path, expected, found),
             Error::Unsupported { what, found, remedy } => Report::Unsupported(what, found, remedy),
-            Error::Kernel { step, source } => {
-                Report::Kernel(step, source.raw_os_error().unwrap_or(libc::EIO))
-            }
+            Error::Kernel { step, source } => match source.raw_os_error() {
+                Some(errno) => Report::Kernel(step, errno),
+                None => Report::Kernel(format!("{step}: {source}"), libc::EIO),
+            },
             other @ (Error::Lost { .. }
             | Error::Unkillable { .. }
             | Error::Stdio { .. }
