@@ -1,0 +1,1 @@
+SELECT root_id, attrs_id, registered_at, registered_by FROM roots ORDER BY registered_at, root_id

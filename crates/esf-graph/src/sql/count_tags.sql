@@ -1,0 +1,1 @@
+UPDATE nodes SET tag_count = (SELECT count(*) FROM tags t WHERE t.node_id = $1) WHERE node_id = $1

@@ -1,0 +1,1 @@
+DELETE FROM tags WHERE group_id = $1 AND name = $2 RETURNING node_id

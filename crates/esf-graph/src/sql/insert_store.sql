@@ -1,0 +1,1 @@
+INSERT INTO store (store_id) VALUES ($1)

@@ -1,0 +1,1 @@
+SELECT count(*) FROM attempts WHERE group_id = $1 AND status IN ('active', 'quiescing')

@@ -1,0 +1,1 @@
+SELECT 1 FROM logical_states WHERE state_id = $1

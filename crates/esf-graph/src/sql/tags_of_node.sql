@@ -1,0 +1,1 @@
+SELECT name FROM tags WHERE node_id = $1 ORDER BY name
