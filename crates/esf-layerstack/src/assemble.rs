@@ -3,36 +3,37 @@
 //! only at the end; so attributes of directories with linked files wait, everything else is stored
 //! as soon as its directory is complete.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use esf_core::manifest::{
     Attrs, AttrsEntry, Entry, EntryKind, Mode, ObjectSink, Root, RootPin, hard_link_group, store_attrs,
     store_top, store_tree,
 };
-use esf_core::{AttrsId, Name, TreeId};
+use esf_core::{AttrsId, Digest, Name, TreeId};
 
 use crate::Error;
 
 /// One inode of the tree that is being taken in: device and number.
 pub(crate) type Inode = (u64, u64);
 
-/// What the paths of linked inodes are: smallest path and how many.
+/// The paths of linked inodes.
 #[derive(Debug, Default)]
-pub(crate) struct Links(HashMap<Inode, (Vec<u8>, u64)>);
+pub(crate) struct Links(HashMap<Inode, BTreeSet<Vec<u8>>>);
 
 impl Links {
     /// Notes that `path` leads to `inode`.
     pub(crate) fn note(&mut self, inode: Inode, path: &[u8]) {
-        let (smallest, count) = self.0.entry(inode).or_insert_with(|| (path.to_vec(), 0));
-        *count += 1;
-        if path < smallest.as_slice() {
-            *smallest = path.to_vec();
-        }
+        self.0.entry(inode).or_default().insert(path.to_vec());
     }
 
-    fn group(&self, inode: Inode) -> Option<esf_core::Digest> {
-        let (smallest, count) = self.0.get(&inode)?;
-        (*count > 1).then(|| hard_link_group(smallest))
+    fn group(&self, inode: Inode) -> Option<Digest> {
+        let paths = self.0.get(&inode)?;
+        (paths.len() > 1).then(|| hard_link_group(paths.first().expect("there are two")))
+    }
+
+    /// Whether `path` was noted.
+    pub(crate) fn contains(&self, path: &[u8]) -> bool {
+        self.0.values().any(|paths| paths.contains(path))
     }
 }
 
@@ -62,11 +63,6 @@ pub(crate) struct Assembled {
 }
 
 impl Assembled {
-    /// Wraps a directory that is stored already and stays as it is.
-    pub(crate) fn stored(tree: TreeId, children: Option<AttrsId>) -> Self {
-        Self { tree, children: Children::Stored(children) }
-    }
-
     /// Stores the headers of a root whose top directory this is.
     pub(crate) fn into_root(
         self,

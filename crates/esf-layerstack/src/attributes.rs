@@ -137,7 +137,8 @@ mod tests {
         {
             assert!(matches!(upper(directory, name, value), Err(Error::ForgedMark { .. })), "{name}");
         }
-        for name in ["user.overlay.opaque", "trusted.overlay.overlay.opaque", "security.selinux", "trusted.x"] {
+        for name in ["user.overlay.opaque", "trusted.overlay.overlay.opaque", "security.selinux", "trusted.x"]
+        {
             assert_eq!(upper(true, name, b"y").expect("left out").foreign, [name.as_bytes()], "{name}");
         }
     }

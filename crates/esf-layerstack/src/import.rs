@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use esf_core::Name;
 use esf_core::manifest::{Attrs, Entry, EntryKind, MAX_DEPTH, MAX_PATH, Mode, RootPin};
+use esf_core::time::FileTime;
 use rustix::fs::{AtFlags, Gid, Stat, Uid};
 
 use crate::assemble::{Assembled, Directory, Inode, Links};
@@ -452,7 +453,8 @@ impl Import<'_> {
         let content = handle::take_in(source.file, source.stat, Some(&copy), buffer)
             .map_err(|error| read_error(error, path))?;
         let owner = self.owner(source.stat);
-        set_open(&copy, source.stat, owner, &xattrs.portable).at("set the attributes of", path)?;
+        let (mode, mtime) = (source.stat.st_mode, Some(handle::mtime(source.stat)));
+        set_open(&copy, mode, mtime, owner, &xattrs.portable).at("set the attributes of", path)?;
         let mode = Mode::of_stat(source.stat.st_mode);
         Ok(Taken { path: path.to_vec(), mode, content, attrs: attrs_of(source.stat, owner, xattrs.portable) })
     }
@@ -464,7 +466,8 @@ impl Import<'_> {
             let entries = std::mem::take(&mut *lock(&node.entries));
             let inside = entries.assemble(&mut *lock(&self.sink))?;
             let owner = self.owner(&node.stat);
-            set_open(&node.staged, &node.stat, owner, &node.xattrs.portable)
+            let (mode, mtime) = (node.stat.st_mode, Some(handle::mtime(&node.stat)));
+            set_open(&node.staged, mode, mtime, owner, &node.xattrs.portable)
                 .at("set the attributes of", &node.path)?;
             let mode = Mode::of_stat(node.stat.st_mode);
             let attrs = attrs_of(&node.stat, owner, node.xattrs.portable.clone());
@@ -479,12 +482,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn finish_top(
-        &self,
-        inside: Assembled,
-        mode: Mode,
-        attrs: Attrs,
-    ) -> Result<(), Error> {
+    fn finish_top(&self, inside: Assembled, mode: Mode, attrs: Attrs) -> Result<(), Error> {
         let mut found = lock(&self.found);
         found.pin = Some(inside.into_root(&mut *lock(&self.sink), mode, attrs, &found.links)?);
         Ok(())
@@ -541,7 +539,8 @@ pub(crate) fn read_error(error: ReadError, path: &[u8]) -> Error {
 /// Gives an open copy its owner, extended attributes, mode and time, in the order that keeps all.
 pub(crate) fn set_open(
     copy: impl AsFd,
-    stat: &Stat,
+    mode: u32,
+    mtime: Option<FileTime>,
     owner: (u32, u32),
     xattrs: &[(Box<[u8]>, Box<[u8]>)],
 ) -> std::io::Result<()> {
@@ -551,8 +550,11 @@ pub(crate) fn set_open(
     for (name, value) in xattrs {
         rustix::fs::fsetxattr(&copy, &**name, value, rustix::fs::XattrFlags::empty())?;
     }
-    rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(stat.st_mode & 0o7777))?;
-    Ok(rustix::fs::futimens(&copy, &handle::times(handle::mtime(stat)))?)
+    rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(mode & 0o7777))?;
+    match mtime {
+        Some(mtime) => Ok(rustix::fs::futimens(&copy, &handle::times(mtime))?),
+        None => Ok(()),
+    }
 }
 
 /// Gives a copied symlink or fifo its owner and time.

@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::Stat;
 use serde::Serialize;
 
+use crate::Error;
 use crate::assemble::Inode;
 use crate::error::Context;
 use crate::handle::{self, Kind};
 use crate::local::Charge;
 use crate::stack::LayerStack;
-use crate::Error;
 
 /// Where the store's bytes are, in allocated bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -183,10 +183,7 @@ pub(crate) fn pin_columns(pin: &RootPin) -> (&[u8; 32], &[u8; 32]) {
 }
 
 pub(crate) fn pin_of(root: [u8; 32], attrs: [u8; 32]) -> RootPin {
-    RootPin {
-        root: RootId::new(Digest::from_bytes(root)),
-        attrs: AttrsId::new(Digest::from_bytes(attrs)),
-    }
+    RootPin { root: RootId::new(Digest::from_bytes(root)), attrs: AttrsId::new(Digest::from_bytes(attrs)) }
 }
 
 /// Where a carrier is in its life.
@@ -224,9 +221,8 @@ pub(crate) fn insert_carrier(
     charge: Charge,
     shared: bool,
 ) -> Result<(), Error> {
-    db.prepare_cached("INSERT INTO carriers VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING")?.execute(
-        params![carrier, state.as_str(), charge.allocated as i64, charge.inodes as i64, shared],
-    )?;
+    db.prepare_cached("INSERT INTO carriers VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING")?
+        .execute(params![carrier, state.as_str(), charge.allocated as i64, charge.inodes as i64, shared])?;
     Ok(())
 }
 
@@ -234,7 +230,7 @@ pub(crate) fn insert_carrier(
 pub(crate) fn projection(db: &Connection, pin: &RootPin) -> Result<Option<Vec<CarrierId>>, Error> {
     let (root, attrs) = pin_columns(pin);
     let mut statement = db.prepare_cached(
-        "SELECT carrier FROM projections WHERE root_id = $1 AND attrs_id = $2 ORDER BY position",
+        "SELECT carrier FROM projections WHERE root_id = ?1 AND attrs_id = ?2 ORDER BY position",
     )?;
     let layers = statement.query_map(params![root, attrs], |row| row.get(0))?;
     let layers = layers.collect::<Result<Vec<CarrierId>, _>>()?;
@@ -245,7 +241,7 @@ pub(crate) fn projection(db: &Connection, pin: &RootPin) -> Result<Option<Vec<Ca
 pub(crate) fn put_projection(db: &Transaction<'_>, pin: &RootPin, layers: &[CarrierId]) -> Result<(), Error> {
     delete_projection(db, pin)?;
     let (root, attrs) = pin_columns(pin);
-    let mut statement = db.prepare_cached("INSERT INTO projections VALUES ($1, $2, $3, $4)")?;
+    let mut statement = db.prepare_cached("INSERT INTO projections VALUES (?1, ?2, ?3, ?4)")?;
     for (position, carrier) in layers.iter().enumerate() {
         statement.execute(params![root, attrs, position as i64, carrier])?;
     }
@@ -254,7 +250,7 @@ pub(crate) fn put_projection(db: &Transaction<'_>, pin: &RootPin, layers: &[Carr
 
 pub(crate) fn delete_projection(db: &Transaction<'_>, pin: &RootPin) -> Result<(), Error> {
     let (root, attrs) = pin_columns(pin);
-    db.prepare_cached("DELETE FROM projections WHERE root_id = $1 AND attrs_id = $2")?
+    db.prepare_cached("DELETE FROM projections WHERE root_id = ?1 AND attrs_id = ?2")?
         .execute(params![root, attrs])?;
     Ok(())
 }
@@ -269,13 +265,13 @@ pub(crate) struct WorkspaceRow {
 
 pub(crate) fn workspace(db: &Connection, attempt: AttemptId) -> Result<Option<WorkspaceRow>, Error> {
     let mut statement =
-        db.prepare_cached("SELECT root_id, attrs_id, boot_id FROM workspaces WHERE attempt = $1")?;
+        db.prepare_cached("SELECT root_id, attrs_id, boot_id FROM workspaces WHERE attempt = ?1")?;
     let row = statement
         .query_row(params![attempt.as_bytes()], |row| Ok((pin_of(row.get(0)?, row.get(1)?), row.get(2)?)))
         .optional()?;
     let Some((base, boot)) = row else { return Ok(None) };
     let mut statement =
-        db.prepare_cached("SELECT carrier FROM workspace_lowers WHERE attempt = $1 ORDER BY position")?;
+        db.prepare_cached("SELECT carrier FROM workspace_lowers WHERE attempt = ?1 ORDER BY position")?;
     let lowers = statement.query_map(params![attempt.as_bytes()], |row| row.get(0))?;
     Ok(Some(WorkspaceRow { base, boot, lowers: lowers.collect::<Result<_, _>>()? }))
 }
@@ -286,13 +282,13 @@ pub(crate) fn insert_workspace(
     row: &WorkspaceRow,
 ) -> Result<(), Error> {
     let (root, attrs) = pin_columns(&row.base);
-    db.prepare_cached("INSERT INTO workspaces VALUES ($1, $2, $3, $4)")?.execute(params![
+    db.prepare_cached("INSERT INTO workspaces VALUES (?1, ?2, ?3, ?4)")?.execute(params![
         attempt.as_bytes(),
         root,
         attrs,
         row.boot
     ])?;
-    let mut statement = db.prepare_cached("INSERT INTO workspace_lowers VALUES ($1, $2, $3)")?;
+    let mut statement = db.prepare_cached("INSERT INTO workspace_lowers VALUES (?1, ?2, ?3)")?;
     for (position, carrier) in row.lowers.iter().enumerate() {
         statement.execute(params![attempt.as_bytes(), position as i64, carrier])?;
     }
@@ -301,7 +297,7 @@ pub(crate) fn insert_workspace(
 
 pub(crate) fn delete_workspace(db: &Transaction<'_>, attempt: AttemptId) -> Result<(), Error> {
     for text in
-        ["DELETE FROM workspaces WHERE attempt = $1", "DELETE FROM workspace_lowers WHERE attempt = $1"]
+        ["DELETE FROM workspaces WHERE attempt = ?1", "DELETE FROM workspace_lowers WHERE attempt = ?1"]
     {
         db.prepare_cached(text)?.execute(params![attempt.as_bytes()])?;
     }

@@ -68,23 +68,20 @@ impl Staging {
         let directory = claim_new(stack, txn)?;
         let root = handle::create_directory(&directory, ROOT.as_bytes());
         let root = root.at("create", b"staging")?;
-        let staging =
-            Self { stack: stack.clone(), txn, carrier, directory, root, finished: false };
+        let staging = Self { stack: stack.clone(), txn, carrier, directory, root, finished: false };
         disk::reach(Boundary::CarrierIntent).at("begin", b"staging")?;
         stack.inner.local.write(Commit::Ordered, |db| {
-            db.prepare_cached("INSERT INTO transactions (txn, kind, state, carrier) VALUES ($1, $2, 'intent', $3)")?
-                .execute(params![txn, making.as_str(), carrier])?;
+            db.prepare_cached(
+                "INSERT INTO transactions (txn, kind, state, carrier) VALUES (?1, ?2, 'intent', ?3)",
+            )?
+            .execute(params![txn, making.as_str(), carrier])?;
             Ok(())
         })?;
         Ok(staging)
     }
 
     /// Makes the carrier and the objects that name it durable, and the root hot.
-    pub(crate) fn publish(
-        mut self,
-        packs: StagedPacks,
-        publication: &Publication<'_>,
-    ) -> Result<(), Error> {
+    pub(crate) fn publish(mut self, packs: StagedPacks, publication: &Publication<'_>) -> Result<(), Error> {
         let inner = &self.stack.inner;
         if publication.durable {
             inner.rounds.sync(Boundary::CarrierSync).at("sync", b"staging")?;
@@ -101,8 +98,8 @@ impl Staging {
         let commit = if publication.durable { Commit::Durable } else { Commit::Ordered };
         inner.local.write(commit, |db| {
             db.prepare_cached(
-                "UPDATE transactions SET state = 'prepared', root_id = $2, attrs_id = $3, layers = $4
-                 WHERE txn = $1",
+                "UPDATE transactions SET state = 'prepared', root_id = ?2, attrs_id = ?3, layers = ?4
+                 WHERE txn = ?1",
             )?
             .execute(params![self.txn, root, attrs, layers.join(",")])?;
             let shared = !publication.shares_with.is_empty();
@@ -144,7 +141,7 @@ fn claim_new(stack: &LayerStack, txn: TxnId) -> Result<OwnedFd, Error> {
 }
 
 fn mark_shared(db: &Transaction<'_>, carriers: &[CarrierId]) -> Result<(), Error> {
-    let mut statement = db.prepare_cached("UPDATE carriers SET shared = 1 WHERE carrier = $1")?;
+    let mut statement = db.prepare_cached("UPDATE carriers SET shared = 1 WHERE carrier = ?1")?;
     for carrier in carriers {
         statement.execute(params![carrier])?;
     }
@@ -178,9 +175,10 @@ pub(crate) fn commit_carrier(
 ) -> Result<(), Error> {
     disk::reach(Boundary::CarrierCommit).at("commit", b"carrier")?;
     stack.inner.local.write(Commit::Ordered, |db| {
-        db.prepare_cached("UPDATE carriers SET state = 'hot' WHERE carrier = $1")?.execute(params![carrier])?;
+        db.prepare_cached("UPDATE carriers SET state = 'hot' WHERE carrier = ?1")?
+            .execute(params![carrier])?;
         put_projection(db, pin, layers)?;
-        db.prepare_cached("DELETE FROM transactions WHERE txn = $1")?.execute(params![txn])?;
+        db.prepare_cached("DELETE FROM transactions WHERE txn = ?1")?.execute(params![txn])?;
         Ok(())
     })
 }
@@ -203,10 +201,14 @@ pub(crate) fn abandon(stack: &LayerStack, txn: TxnId, now: bool) -> Result<(), E
     if now && taken.is_err() {
         trash::remove(&inner.staging, &name);
     } else if taken? {
-        if now { inner.trash.empty_now(); } else { inner.trash.wake(); }
+        if now {
+            inner.trash.empty_now();
+        } else {
+            inner.trash.wake();
+        }
     }
     inner.local.write(Commit::Ordered, |db| {
-        db.prepare_cached("DELETE FROM transactions WHERE txn = $1")?.execute(params![txn])?;
+        db.prepare_cached("DELETE FROM transactions WHERE txn = ?1")?.execute(params![txn])?;
         Ok(())
     })
 }
