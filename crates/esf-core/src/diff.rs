@@ -2,9 +2,9 @@
 //! Invariant: subtrees whose ids are equal on both sides are never read, so the cost follows the
 //! difference and not the size of the roots.
 
-use std::cmp::Ordering;
-
-use crate::manifest::{Attrs, DirectoryCursor, Entry, EntryKind, Error, Mode, Objects, RootPin, load_top};
+use crate::manifest::{
+    Attrs, DirectoryCursor, Entry, EntryKind, Error, Mode, Objects, RootPin, check_depth, join, load_top,
+};
 use crate::{AttrsId, Name, TreeId};
 
 /// How an entry differs.
@@ -61,11 +61,24 @@ impl Change {
 /// # Errors
 /// Objects that are missing, damaged, not canonical or at odds with each other.
 pub fn diff(objects: &dyn Objects, a: &RootPin, b: &RootPin) -> Result<Vec<Change>, Error> {
-    let mut walk = Differ { objects, path: Vec::new(), depth: 0, changes: Vec::new() };
-    if a != b {
-        walk.entry(Some(top(objects, a)?), Some(top(objects, b)?))?;
+    if a == b {
+        return Ok(Vec::new());
     }
-    Ok(walk.changes)
+    let tops = [Some(top(objects, a)?), Some(top(objects, b)?)];
+    Differ { objects, path: Vec::new(), above: 0, open: Vec::new(), descend: true, changes: Vec::new() }
+        .run(tops)
+}
+
+/// The same for two entries at `path`, of which `depth` directories are above; what is deleted, or
+/// replaced by something that is no directory, is told without what lay beneath it.
+pub(crate) fn diff_at(
+    objects: &dyn Objects,
+    path: &[u8],
+    depth: usize,
+    sides: [Option<Side>; 2],
+) -> Result<Vec<Change>, Error> {
+    let (path, open, changes) = (path.to_vec(), Vec::new(), Vec::new());
+    Differ { objects, path, above: depth, open, descend: false, changes }.run(sides)
 }
 
 pub(crate) fn top(objects: &dyn Objects, pin: &RootPin) -> Result<Side, Error> {
@@ -81,38 +94,43 @@ pub(crate) fn same_kind(a: &EntryKind, b: &EntryKind) -> bool {
 struct Differ<'a> {
     objects: &'a dyn Objects,
     path: Vec<u8>,
-    depth: usize,
+    /// How many directories are above those in `open`.
+    above: usize,
+    /// The directories that are being compared, with the lengths of their paths.
+    open: Vec<(Directories<2>, usize)>,
+    /// Whether to go into directories that only the first side has.
+    descend: bool,
     changes: Vec<Change>,
 }
 
 impl Differ<'_> {
-    fn entry(&mut self, before: Option<Side>, after: Option<Side>) -> Result<(), Error> {
+    fn run(mut self, sides: [Option<Side>; 2]) -> Result<Vec<Change>, Error> {
+        self.entry(sides)?;
+        while let Some((directories, length)) = self.open.last_mut() {
+            self.path.truncate(*length);
+            match directories.next(self.objects)? {
+                Some((name, sides)) => {
+                    join(&mut self.path, &name)?;
+                    check_depth(self.above + self.open.len(), &self.path)?;
+                    self.entry(sides)?;
+                }
+                None => drop(self.open.pop()),
+            }
+        }
+        Ok(self.changes)
+    }
+
+    /// Compares what is at the present path, and opens what lies beneath it if that differs.
+    fn entry(&mut self, [before, after]: [Option<Side>; 2]) -> Result<(), Error> {
         if before == after {
             return Ok(());
         }
-        let below = (directory(before.as_ref()), directory(after.as_ref()));
+        let below = [directory(before.as_ref()), directory(after.as_ref())];
         if let Some(kind) = change_kind(before.as_ref(), after.as_ref()) {
             self.changes.push(Change { path: self.path.clone(), kind, before, after });
         }
-        if below.0 == below.1 {
-            return Ok(());
-        }
-        self.depth += 1;
-        self.directories(below.0, below.1)?;
-        self.depth -= 1;
-        Ok(())
-    }
-
-    fn directories(&mut self, before: Option<Below>, after: Option<Below>) -> Result<(), Error> {
-        let mut before = Merging::open(self.objects, before)?;
-        let mut after = Merging::open(self.objects, after)?;
-        while let Some(name) = least(before.name(), after.name()) {
-            let length = self.path.len();
-            crate::manifest::join(&mut self.path, &name)?;
-            crate::manifest::check_depth(self.depth, &self.path)?;
-            let sides = (before.take(self.objects, &name)?, after.take(self.objects, &name)?);
-            self.entry(sides.0, sides.1)?;
-            self.path.truncate(length);
+        if below[0] != below[1] && (self.descend || below[1].is_some()) {
+            self.open.push((Directories::open(self.objects, below)?, self.path.len()));
         }
         Ok(())
     }
@@ -144,26 +162,41 @@ pub(crate) fn directory(side: Option<&Side>) -> Option<Below> {
     }
 }
 
-fn least<'a>(a: Option<&'a Name>, b: Option<&'a Name>) -> Option<Name> {
-    match (a, b) {
-        (Some(a), Some(b)) if a.cmp(b) == Ordering::Greater => Some(b.clone()),
-        (Some(name), _) | (None, Some(name)) => Some(name.clone()),
-        (None, None) => None,
+/// A name with its entry in each of several directories.
+type Step<const N: usize> = (Name, [Option<Side>; N]);
+
+/// Several directories read in step, name by name.
+pub(crate) struct Directories<const N: usize>(Vec<Reader>);
+
+impl<const N: usize> Directories<N> {
+    pub(crate) fn open(objects: &dyn Objects, below: [Option<Below>; N]) -> Result<Self, Error> {
+        below.into_iter().map(|below| Reader::open(objects, below)).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The next name, with the entry of this name in each directory that has one.
+    pub(crate) fn next(&mut self, objects: &dyn Objects) -> Result<Option<Step<N>>, Error> {
+        let names = self.0.iter().filter_map(|reader| reader.next.as_ref().map(|(entry, _)| &entry.name));
+        let Some(name) = names.min().cloned() else { return Ok(None) };
+        let mut sides = [const { None }; N];
+        for (side, reader) in sides.iter_mut().zip(&mut self.0) {
+            *side = reader.take(objects, &name)?;
+        }
+        Ok(Some((name, sides)))
     }
 }
 
-/// One directory's entries, read in step with another's.
-pub(crate) struct Merging {
+/// One directory's entries with the next one in hand.
+struct Reader {
     cursor: Option<DirectoryCursor>,
     next: Option<(Entry, Attrs)>,
 }
 
-impl Merging {
-    pub(crate) fn open(objects: &dyn Objects, below: Option<Below>) -> Result<Self, Error> {
+impl Reader {
+    fn open(objects: &dyn Objects, below: Option<Below>) -> Result<Self, Error> {
         let cursor = below.map(|(tree, attrs)| DirectoryCursor::open(objects, tree, attrs)).transpose()?;
-        let mut merging = Self { cursor, next: None };
-        merging.advance(objects)?;
-        Ok(merging)
+        let mut reader = Self { cursor, next: None };
+        reader.advance(objects)?;
+        Ok(reader)
     }
 
     fn advance(&mut self, objects: &dyn Objects) -> Result<(), Error> {
@@ -174,12 +207,8 @@ impl Merging {
         Ok(())
     }
 
-    pub(crate) fn name(&self) -> Option<&Name> {
-        self.next.as_ref().map(|(entry, _)| &entry.name)
-    }
-
     /// Takes the next entry if it is called `name`.
-    pub(crate) fn take(&mut self, objects: &dyn Objects, name: &Name) -> Result<Option<Side>, Error> {
+    fn take(&mut self, objects: &dyn Objects, name: &Name) -> Result<Option<Side>, Error> {
         let Some((entry, attrs)) = self.next.take_if(|(entry, _)| entry.name == *name) else {
             return Ok(None);
         };

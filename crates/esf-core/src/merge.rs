@@ -16,7 +16,7 @@ use std::cell::RefCell;
 
 use serde::Serialize;
 
-use crate::diff::{Below, Merging, Side, directory, same_kind, top};
+use crate::diff::{Directories, Side, diff_at, directory, same_kind, top};
 use crate::manifest::{
     Attrs, Entry, EntryKind, Error, MemoryObjects, Mode, ObjectError, ObjectKind, ObjectSink, Objects, Root,
     RootPin, check_depth, escape, join, store_directory, store_top,
@@ -143,12 +143,9 @@ pub fn merge3(
     theirs: &RootPin,
 ) -> Result<Merge, Error> {
     let scratch = Scratch { stored: objects, new: RefCell::default() };
-    let mut merger =
-        Merger { objects: &scratch, path: Vec::new(), depth: 0, edits: Vec::new(), conflicts: Vec::new() };
-    let sides = [base, ours, theirs].map(|pin| top(objects, pin));
-    let [base_top, ours_top, theirs_top] = sides;
-    let merged = merger.entry(Some(base_top?), Some(ours_top?), Some(theirs_top?))?;
-    let root = match merged.expect("a top directory that nobody deleted stays") {
+    let mut merger = Merger::new(&scratch);
+    let tops = [top(objects, base)?, top(objects, ours)?, top(objects, theirs)?];
+    let root = match merger.run(tops)? {
         Side { mode, kind: EntryKind::Directory { tree }, attrs } => {
             store_top(&mut *scratch.new.borrow_mut(), Root { mode, tree }, &attrs)?
         }
@@ -181,7 +178,7 @@ impl Objects for Scratch<'_> {
 struct Merger<'a> {
     objects: &'a Scratch<'a>,
     path: Vec<u8>,
-    depth: usize,
+    open: Vec<Frame>,
     edits: Vec<Edit>,
     conflicts: Vec<Conflict>,
 }
@@ -193,19 +190,148 @@ struct Mark {
     conflicts: usize,
 }
 
-impl Merger<'_> {
-    fn mark(&self) -> Mark {
-        Mark { edits: self.edits.len(), conflicts: self.conflicts.len() }
+/// A path whose directory slot is being merged. Frames are on the heap, because paths may be deep
+/// and stacks are not.
+struct Frame {
+    /// The last component; none for the top.
+    name: Option<Name>,
+    length: usize,
+    sides: [Option<Side>; 3],
+    mark: Mark,
+    directories: Directories<3>,
+    entries: Vec<(Entry, Attrs)>,
+}
+
+/// What became of a path: merged, perhaps to nothing, or opened to look beneath it.
+enum Begun {
+    Merged(Option<Side>),
+    Opened,
+}
+
+impl<'a> Merger<'a> {
+    fn new(objects: &'a Scratch<'a>) -> Self {
+        Self { objects, path: Vec::new(), open: Vec::new(), edits: Vec::new(), conflicts: Vec::new() }
     }
 
-    fn forget_since(&mut self, mark: Mark) {
+    fn run(&mut self, tops: [Side; 3]) -> Result<Side, Error> {
+        let mut root = match self.begin(None, tops.map(Some))? {
+            Begun::Merged(root) => root,
+            Begun::Opened => None,
+        };
+        while let Some(frame) = self.open.last_mut() {
+            self.path.truncate(frame.length);
+            if let Some((name, sides)) = frame.directories.next(self.objects)? {
+                join(&mut self.path, &name)?;
+                check_depth(self.open.len(), &self.path)?;
+                if let Begun::Merged(merged) = self.begin(Some(name.clone()), sides)? {
+                    self.give(name, merged);
+                }
+            } else if let Some(mut frame) = self.open.pop() {
+                let name = frame.name.take();
+                let merged = self.complete(frame)?;
+                match name {
+                    Some(name) => self.give(name, merged),
+                    None => root = merged,
+                }
+            }
+        }
+        Ok(root.expect("a top directory that all sides have stays"))
+    }
+
+    /// Gives the directory above what became of one of its names.
+    fn give(&mut self, name: Name, merged: Option<Side>) {
+        let frame = self.open.last_mut().expect("a name is in an open directory");
+        frame.entries.extend(merged.map(|Side { mode, kind, attrs }| (Entry { name, mode, kind }, attrs)));
+    }
+
+    fn begin(&mut self, name: Option<Name>, sides: [Option<Side>; 3]) -> Result<Begun, Error> {
+        let [base, ours, theirs] = &sides;
+        if ours == theirs || theirs == base {
+            let [_, ours, _] = sides;
+            return Ok(Begun::Merged(ours));
+        }
+        if ours == base {
+            let [_, ours, theirs] = sides;
+            self.adopt([ours, theirs.clone()])?;
+            return Ok(Begun::Merged(theirs));
+        }
+        let mark = Mark { edits: self.edits.len(), conflicts: self.conflicts.len() };
+        let below = [base, ours, theirs].map(|side| directory(side.as_ref()));
+        if below[1].is_none() && below[2].is_none() {
+            return Ok(Begun::Merged(self.combine(sides, mark, None)));
+        }
+        let directories = Directories::open(self.objects, below)?;
+        let (length, entries) = (self.path.len(), Vec::new());
+        self.open.push(Frame { name, length, sides, mark, directories, entries });
+        Ok(Begun::Opened)
+    }
+
+    /// Records what turns *ours* into *theirs* at the present path and beneath it.
+    fn adopt(&mut self, sides: [Option<Side>; 2]) -> Result<(), Error> {
+        for change in diff_at(self.objects, &self.path, self.open.len(), sides)? {
+            let (ours, theirs) = (change.before.as_ref(), change.after.as_ref());
+            let action = match theirs {
+                Some(merged) => put(merged, ours, theirs),
+                None => Some(Action::Delete),
+            };
+            self.edits.extend(action.map(|action| Edit { path: change.path, action }));
+        }
+        Ok(())
+    }
+
+    /// Merges the directory slot of a path whose entries are merged, and then the whole path.
+    fn complete(&mut self, frame: Frame) -> Result<Option<Side>, Error> {
+        let Frame { sides, mark, entries, .. } = frame;
+        let slots = sides.each_ref().map(|side| side.as_ref().filter(|side| side.kind.is_directory()));
+        let own = leaf::merge_directory(slots, entries.is_empty()).unwrap_or_else(|kind| {
+            self.conflict(mark, kind, slots);
+            slots[1].cloned()
+        });
+        let mut below = None;
+        if let Some(Side { mode, attrs, .. }) = own {
+            let (tree, children) = store_directory(&mut *self.objects.new.borrow_mut(), entries)?;
+            let merged =
+                Side { mode, kind: EntryKind::Directory { tree }, attrs: Attrs { children, ..attrs } };
+            self.edit(mark, put(&merged, slots[1], slots[2]));
+            below = Some(merged);
+        }
+        Ok(self.combine(sides, mark, below))
+    }
+
+    /// Merges what is no directory at the present path, and brings it together with `below`.
+    fn combine(&mut self, sides: [Option<Side>; 3], mark: Mark, below: Option<Side>) -> Option<Side> {
+        let all = sides.each_ref().map(Option::as_ref);
+        let leaf = leaf::merge(all.map(|side| side.filter(|side| !side.kind.is_directory())));
+        let beneath = below.is_some() || self.conflicts.len() > mark.conflicts;
+        let kind = match leaf {
+            Ok(None) => {
+                if below.is_none() && all[1].is_some() {
+                    self.edits.truncate(mark.edits);
+                    self.edit(mark, Some(Action::Delete));
+                }
+                return below;
+            }
+            Ok(Some(merged)) if !beneath => {
+                self.edits.truncate(mark.edits);
+                self.edit(mark, put(&merged, all[1], all[2]));
+                return Some(merged);
+            }
+            Ok(Some(_)) | Err(_) if beneath => ConflictKind::DirectoryFile,
+            Ok(Some(_)) => unreachable!("what merged with nothing beneath it is done"),
+            Err(kind) => kind,
+        };
         self.edits.truncate(mark.edits);
         self.conflicts.truncate(mark.conflicts);
+        self.conflict(mark, kind, all);
+        let [_, ours, _] = sides;
+        ours
     }
 
     /// Records an edit of the present path before those beneath it.
-    fn edit(&mut self, mark: Mark, action: Action) {
-        self.edits.insert(mark.edits, Edit { path: self.path.clone(), action });
+    fn edit(&mut self, mark: Mark, action: Option<Action>) {
+        if let Some(action) = action {
+            self.edits.insert(mark.edits, Edit { path: self.path.clone(), action });
+        }
     }
 
     fn conflict(&mut self, mark: Mark, kind: ConflictKind, sides: [Option<&Side>; 3]) {
@@ -213,139 +339,19 @@ impl Merger<'_> {
         let conflict = Conflict { path: self.path.clone(), kind, base, ours, theirs };
         self.conflicts.insert(mark.conflicts, conflict);
     }
+}
 
-    /// Merges what is at the present path; answers what is there in the result.
-    fn entry(
-        &mut self,
-        base: Option<Side>,
-        ours: Option<Side>,
-        theirs: Option<Side>,
-    ) -> Result<Option<Side>, Error> {
-        if ours == theirs || theirs == base {
-            return Ok(ours);
-        }
-        if ours == base {
-            self.adopt(ours.as_ref(), theirs.as_ref())?;
-            return Ok(theirs);
-        }
-        let sides = [base.as_ref(), ours.as_ref(), theirs.as_ref()];
-        let mark = self.mark();
-        let below = self.directory(sides.map(|side| side.filter(|side| side.kind.is_directory())))?;
-        let leaf = leaf::merge(sides.map(|side| side.filter(|side| !side.kind.is_directory())));
-        let beneath = below.is_some() || self.conflicts.len() > mark.conflicts;
-        match leaf {
-            Ok(None) if below.is_none() && ours.is_some() => {
-                self.edits.truncate(mark.edits);
-                self.edit(mark, Action::Delete);
-                Ok(None)
-            }
-            Ok(None) => Ok(below),
-            Ok(Some(_)) | Err(_) if beneath => {
-                self.forget_since(mark);
-                self.conflict(mark, ConflictKind::DirectoryFile, sides);
-                Ok(ours)
-            }
-            Ok(Some(merged)) => {
-                self.edits.truncate(mark.edits);
-                self.put(mark, &merged, ours.as_ref(), theirs.as_ref());
-                Ok(Some(merged))
-            }
-            Err(kind) => {
-                self.edits.truncate(mark.edits);
-                self.conflict(mark, kind, sides);
-                Ok(ours)
-            }
-        }
+/// What makes an entry `merged`, unless it is that in *ours*.
+fn put(merged: &Side, ours: Option<&Side>, theirs: Option<&Side>) -> Option<Action> {
+    let has_kind = |side: Option<&Side>| side.is_some_and(|side| same_kind(&side.kind, &merged.kind));
+    let is_as = |side: &Side| side.mode == merged.mode && same_attrs(side, merged);
+    let as_is = |side: Option<&Side>| has_kind(side) && side.is_some_and(is_as);
+    if as_is(ours) {
+        return None;
     }
-
-    /// Records that the present path becomes `merged`, unless it is that in *ours*.
-    fn put(&mut self, mark: Mark, merged: &Side, ours: Option<&Side>, theirs: Option<&Side>) {
-        let has_kind = |side: Option<&Side>| side.is_some_and(|side| same_kind(&side.kind, &merged.kind));
-        let as_is = |side: Option<&Side>| {
-            has_kind(side) && side.is_some_and(|side| side.mode == merged.mode && same_attrs(side, merged))
-        };
-        if as_is(ours) {
-            return;
-        }
-        let from = if as_is(theirs) || !has_kind(ours) { From::Theirs } else { From::Ours };
-        let Side { mode, kind, attrs } = merged.clone();
-        let attrs = Attrs { children: None, ..attrs };
-        self.edit(mark, Action::Put { mode, kind, attrs, from, as_is: as_is(theirs) });
-    }
-
-    /// Records what turns *ours* into *theirs* at the present path and beneath it.
-    fn adopt(&mut self, ours: Option<&Side>, theirs: Option<&Side>) -> Result<(), Error> {
-        if ours == theirs {
-            return Ok(());
-        }
-        let mark = self.mark();
-        match theirs {
-            None => self.edit(mark, Action::Delete),
-            Some(side) => self.put(mark, side, ours, theirs),
-        }
-        let (before, after) = (directory(ours), directory(theirs));
-        if after.is_none() || before == after {
-            return Ok(());
-        }
-        self.each_name([before, after], |merger, [ours, theirs]| merger.adopt(ours.as_ref(), theirs.as_ref()))
-    }
-
-    /// Merges the directory slot of the present path.
-    fn directory(&mut self, sides: [Option<&Side>; 3]) -> Result<Option<Side>, Error> {
-        let [_, ours, theirs] = sides;
-        if ours.is_none() && theirs.is_none() {
-            return Ok(None);
-        }
-        let mark = self.mark();
-        let mut entries = Vec::new();
-        self.each_name(sides.map(directory), |merger, [base, ours, theirs]| {
-            let merged = merger.entry(base, ours, theirs)?;
-            let name = merger.path.rsplit(|byte| *byte == b'/').next().expect("a path has a last component");
-            let name = Name::new(name).expect("the path was joined from names");
-            entries.extend(merged.map(|side| (Entry { name, mode: side.mode, kind: side.kind }, side.attrs)));
-            Ok(())
-        })?;
-        let own = match leaf::merge_directory(sides, entries.is_empty()) {
-            Ok(None) => return Ok(None),
-            Ok(Some(own)) => own,
-            Err(kind) => {
-                self.conflict(mark, kind, sides);
-                let Some(ours) = ours else { return Ok(None) };
-                ours.clone()
-            }
-        };
-        let (tree, children) = store_directory(&mut *self.objects.new.borrow_mut(), entries)?;
-        let kind = EntryKind::Directory { tree };
-        let merged = Side { kind, attrs: Attrs { children, ..own.attrs }, mode: own.mode };
-        self.put(mark, &merged, ours, theirs);
-        Ok(Some(merged))
-    }
-
-    /// Goes through the names of several directories in order, with the path set to each.
-    fn each_name<const N: usize>(
-        &mut self,
-        directories: [Option<Below>; N],
-        mut visit: impl FnMut(&mut Self, [Option<Side>; N]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let mut readers = Vec::with_capacity(N);
-        for directory in directories {
-            readers.push(Merging::open(self.objects, directory)?);
-        }
-        self.depth += 1;
-        while let Some(name) = readers.iter().filter_map(Merging::name).min().cloned() {
-            let length = self.path.len();
-            join(&mut self.path, &name)?;
-            check_depth(self.depth, &self.path)?;
-            let mut sides = [const { None }; N];
-            for (side, reader) in sides.iter_mut().zip(&mut readers) {
-                *side = reader.take(self.objects, &name)?;
-            }
-            visit(self, sides)?;
-            self.path.truncate(length);
-        }
-        self.depth -= 1;
-        Ok(())
-    }
+    let from = if as_is(theirs) || !has_kind(ours) { From::Theirs } else { From::Ours };
+    let Side { mode, kind, attrs } = merged.clone();
+    Some(Action::Put { mode, kind, attrs: attrs.own(), from, as_is: as_is(theirs) })
 }
 
 /// Equal but for what lies beneath and for the name of the hard-link group.

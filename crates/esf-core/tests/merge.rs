@@ -4,7 +4,7 @@
 mod naive;
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use esf_core::manifest::{Attrs, EntryKind, MemoryObjects, hard_link_group};
 use esf_core::merge::{Action, ConflictKind, From, Merge, merge3};
@@ -35,6 +35,9 @@ fn owned(uid: u32, contents: &str) -> Facts {
     Facts { attrs: Attrs { uid, ..Attrs::default() }, ..file(contents) }
 }
 
+/// A name; base, ours, theirs and what is expected; the expected conflicts.
+type Case = (&'static str, [Vec<(&'static str, Facts)>; 4], Vec<(&'static str, ConflictKind)>);
+
 /// Acceptance M01: base, ours, theirs; the merged tree, and the conflicts by path and kind.
 #[test]
 fn each_case_merges_exactly_or_names_its_conflict() {
@@ -42,8 +45,7 @@ fn each_case_merges_exactly_or_names_its_conflict() {
     let f = file;
     let exec = |contents| Facts { mode: 0o755, ..file(contents) };
     let (seven, eight) = (|contents| owned(7, contents), |contents| owned(8, contents));
-    type Side = Vec<(&'static str, Facts)>;
-    let cases: Vec<(&str, [Side; 4], Vec<(&str, ConflictKind)>)> = vec![
+    let cases: Vec<Case> = vec![
         (
             "same edit",
             [vec![("a", f("one"))], vec![("a", f("two"))], vec![("a", f("two"))], vec![("a", f("two"))]],

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use esf_core::manifest::Attrs;
+use esf_core::manifest::{Attrs, Xattrs};
 use esf_core::merge::ConflictKind;
 
 use crate::support::{Facts, Kind, Tree, is_beneath};
@@ -16,7 +16,7 @@ fn pick<T: PartialEq + Clone>(base: Option<&T>, ours: &T, theirs: &T) -> Option<
     }
 }
 
-fn heavy(facts: &Facts) -> (u32, &Kind, u32, &Vec<(Box<[u8]>, Box<[u8]>)>) {
+fn heavy(facts: &Facts) -> (u32, &Kind, u32, &Xattrs) {
     (facts.mode, &facts.kind, facts.attrs.uid, &facts.attrs.xattrs)
 }
 
@@ -62,8 +62,7 @@ fn both(base: Option<&Facts>, ours: &Facts, theirs: &Facts) -> Result<Facts, Con
 pub(super) fn merge(base: &Tree, ours: &Tree, theirs: &Tree) -> (Tree, BTreeMap<Vec<u8>, ConflictKind>) {
     let paths: BTreeSet<&Vec<u8>> = base.keys().chain(ours.keys()).chain(theirs.keys()).collect();
     let mut by_depth: Vec<&Vec<u8>> = paths.into_iter().collect();
-    by_depth.sort_by_key(|path| std::cmp::Reverse((path.split(|b| *b == b'/').count(), !path.is_empty())));
-    by_depth.sort_by_key(|path| path.is_empty());
+    by_depth.sort_by_key(|path| std::cmp::Reverse((!path.is_empty(), path.split(|b| *b == b'/').count())));
     let (mut merged, mut conflicts) = (Tree::new(), BTreeMap::new());
     for path in by_depth {
         let slot = |tree: &Tree, directory: bool| {
