@@ -97,8 +97,8 @@ impl Error {
         Self::NotFound { kind, id: id.to_string() }
     }
 
-    /// A record that cannot be read.
-    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+    /// A record that cannot be read, or that contradicts another.
+    pub fn damaged(what: impl Into<String>) -> Self {
         Self::Damaged { what: what.into() }
     }
 

@@ -8,6 +8,7 @@
 
 mod apply;
 mod attempts;
+mod check;
 mod checkpoint;
 mod connection;
 mod error;

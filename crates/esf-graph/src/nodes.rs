@@ -49,24 +49,57 @@ impl Graph {
     /// # Errors
     /// `Rejected` with `BadName`, `NameTaken` or `UnknownRoot`; `IdempotencyConflict`.
     pub fn create_group(&self, meta: &Meta, command: CreateGroup) -> Result<Group> {
-        self.create_group_with_node(meta, command).map(|created| created.group)
+        self.create_group_with_node(meta, command, None).map(|created| created.group)
     }
 
-    /// `create_group`, also returning the canonical node.
+    /// `create_group`, also returning the canonical node. A root that comes with its proof is registered
+    /// in the same transaction, so that a refused group leaves no root behind.
     ///
     /// # Errors
-    /// As `create_group`.
-    pub fn create_group_with_node(&self, meta: &Meta, command: CreateGroup) -> Result<Created> {
-        let body = command.clone();
+    /// As `create_group`; `BadArgument` when the proof is of another root.
+    pub fn create_group_with_node(
+        &self,
+        meta: &Meta,
+        command: CreateGroup,
+        root: Option<&SealedRoot>,
+    ) -> Result<Created> {
+        self.create_group_pin(meta, command, root.map(|root| *root.pin()))
+    }
+
+    /// `create_group_with_node` without the proof; within this crate only, where tests need it.
+    pub(crate) fn create_group_pin(
+        &self,
+        meta: &Meta,
+        command: CreateGroup,
+        proven: Option<RootPin>,
+    ) -> Result<Created> {
+        let (body, by) = (command.clone(), meta.clone());
         let answer = self.mutate(meta, "create_group", &body, move |db, request| {
+            if let Some(proven) = proven.filter(|proven| *proven != command.root) {
+                let (expected, found) = (command.root.root.to_string(), proven.root.to_string());
+                return Err(Reject::BadArgument { argument: "root", expected, found }.into());
+            }
             let taken = first(db, statements::GROUP_BY_NAME, [&command.name], records::group)?;
             let snapshot = create_group::Snapshot {
-                root_known: load::root_known(db, command.root)?,
+                root_known: proven.is_some() || load::root_known(db, command.root)?,
                 name_taken_by: taken.map(|group| group.group_id),
             };
-            decided(create_group::decide(&snapshot, &command, request))
+            let decision = decided(create_group::decide(&snapshot, &command, request))?;
+            if let Some(root) = proven {
+                apply::insert_root(db, root, &by)?;
+            }
+            Ok(decision)
         })?;
         Ok(answer.reply)
+    }
+
+    /// The group that was created under this actor and key, if any: a repeated request need not import
+    /// again.
+    ///
+    /// # Errors
+    /// Failures of the database.
+    pub fn recorded_group(&self, meta: &Meta) -> Result<Option<Created>> {
+        self.read(|db| replay(db, meta, "create_group", None))
     }
 
     /// Forks a sealed node into drafts: O(1) metadata each, nothing else.
@@ -123,6 +156,14 @@ impl Graph {
             Ok(decision)
         })?;
         Ok(answer.reply)
+    }
+
+    /// The merge that was recorded under this actor and key, if any.
+    ///
+    /// # Errors
+    /// Failures of the database.
+    pub fn recorded_merge(&self, meta: &Meta) -> Result<Option<MergeReply>> {
+        self.read(|db| replay(db, meta, "commit_merge", None))
     }
 
     /// Moves the canonical node of a group, if its generation is still the expected one.

@@ -298,6 +298,18 @@ impl Graph {
         })
     }
 
+    /// The registered roots with the tree `root`, oldest first: one for each set of attributes.
+    ///
+    /// # Errors
+    /// Failures of the database.
+    pub fn root_pins(&self, root: RootId) -> Result<Vec<RootPin>> {
+        self.read(|db| {
+            every(db, statements::PINS_OF_ROOT, [root.bytes()], |columns| {
+                Ok(RootPin { root: columns.id()?, attrs: columns.id()? })
+            })
+        })
+    }
+
     /// The roots that a collection must keep: those of every node that is not pruned and the roots they
     /// begin on, images of environments in use, and registered roots that no node has used yet.
     ///

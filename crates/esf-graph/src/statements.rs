@@ -14,13 +14,27 @@ macro_rules! statements {
 
 statements! {
     ALL_ATTEMPTS = "all_attempts";
+    ALL_ENVIRONMENTS = "all_environments";
     ALL_GROUPS = "all_groups";
+    ALL_POLICIES = "all_policies";
     ALL_ROOTS = "all_roots";
+    ALL_STATES = "all_states";
     ATTEMPT_BY_ID = "attempt_by_id";
     ATTEMPTS_OF_GROUP = "attempts_of_group";
     ATTEMPTS_OF_NODE = "attempts_of_node";
     ATTEMPTS_WITH_DELTA = "attempts_with_delta";
     CANDIDATE = "candidate";
+    CHECK_BASES = "check_bases";
+    CHECK_CANONICAL = "check_canonical";
+    CHECK_EVENTS = "check_events";
+    CHECK_EXECS = "check_execs";
+    CHECK_LEASES = "check_leases";
+    CHECK_LIVE = "check_live";
+    CHECK_PARENTS = "check_parents";
+    CHECK_PRODUCERS = "check_producers";
+    CHECK_PRUNED = "check_pruned";
+    CHECK_ROOTS = "check_roots";
+    CHECK_TAGS = "check_tags";
     CHILD_IDS = "child_ids";
     CHILDREN_OF_NODE = "children_of_node";
     COUNT_TAGS = "count_tags";
@@ -75,6 +89,7 @@ statements! {
     NODES_OF_ROOT = "nodes_of_root";
     OPEN_ATTEMPT_OF_DRAFT = "open_attempt_of_draft";
     OPEN_ATTEMPT_OF_NODE = "open_attempt_of_node";
+    PINS_OF_ROOT = "pins_of_root";
     POLICY_OF_GROUP = "policy_of_group";
     PRUNE_NODE = "prune_node";
     QUEUED_ATTEMPTS = "queued_attempts";

@@ -1,7 +1,13 @@
 //! Tests of the graph as a whole. Within the crate, since a root needs no proof here; the proof itself
 //! is tested in `tests/proof.rs`, on a real import.
 
+mod crash;
+mod idempotency;
 mod lifecycle;
+mod prune;
+mod races;
+mod reads;
+mod schema;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,7 +92,7 @@ impl Fixture {
             default_environment: Environment::default(),
             provenance: Json::Null,
         };
-        self.graph.create_group_with_node(&meta(), command).expect("group")
+        self.graph.create_group_pin(&meta(), command, None).expect("group")
     }
 
     pub(crate) fn fork(&self, parent: NodeId, count: u32) -> Vec<Node> {

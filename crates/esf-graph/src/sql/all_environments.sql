@@ -1,0 +1,1 @@
+SELECT environment_digest, json FROM environments

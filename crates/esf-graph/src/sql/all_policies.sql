@@ -1,0 +1,1 @@
+SELECT policy_digest, toml FROM policies

@@ -1,0 +1,1 @@
+SELECT state_id, json FROM logical_states

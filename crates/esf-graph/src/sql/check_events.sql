@@ -1,0 +1,1 @@
+SELECT count(*), coalesce(max(seq), 0) FROM events
