@@ -168,7 +168,7 @@ impl Graph {
     /// `Rejected` with `UnsealedChanges` and the count unless they may be discarded, or `LeaseFenced`.
     pub fn release_attempt(&self, meta: &Meta, command: ReleaseAttempt) -> Result<Attempt> {
         // The count is a fact of the moment and no part of what is asked.
-        let body = (command.attempt, command.epoch, command.discard);
+        let body = ReleaseAttempt { unsealed: 0, ..command.clone() };
         let answer = self.mutate(meta, "release_attempt", &body, move |db, request| {
             decided(release_attempt::decide(&load::ending(db, command.attempt)?, &command, request))
         })?;
@@ -227,14 +227,17 @@ impl Graph {
         })
     }
 
-    /// The node that `attempt` sealed, if it did: what recovery asks about a prepared seal.
+    /// The node that was sealed from the delta of `attempt`, by itself or by an attempt that salvaged it;
+    /// what recovery asks about a prepared seal.
     ///
     /// # Errors
     /// `NotFound`, and failures of the database.
     pub fn seal_outcome(&self, attempt: AttemptId) -> Result<Option<NodeId>> {
         self.read(|db| {
             let node = load::node(db, load::attempt(db, attempt)?.node_id)?;
-            Ok(Some(node.node_id).filter(|_| node.attempt_id == Some(attempt)))
+            let Some(sealer) = node.attempt_id else { return Ok(None) };
+            let salvaged = load::attempt(db, sealer)?.purpose == Purpose::Salvage { from: attempt };
+            Ok(Some(node.node_id).filter(|_| sealer == attempt || salvaged))
         })
     }
 
@@ -256,7 +259,7 @@ impl Graph {
     /// # Errors
     /// Failures of the database.
     pub fn recorded_exec(&self, meta: &Meta) -> Result<Option<Exec>> {
-        let id = self.read(|db| crate::mutate::replay(db, meta, "exec", None))?;
+        let id: Option<esf_core::ExecId> = self.recorded(meta, "exec")?;
         id.map(|id| self.exec(id)).transpose()
     }
 

@@ -51,9 +51,22 @@ impl Graph {
     }
 }
 
+impl Graph {
+    /// The reply that `operation` was given under the actor and key of `meta`, whatever was asked: for
+    /// who must know before making an effect outside the graph. Operations are named like their methods
+    /// (`exec` for `record_exec`), and a reply is what the operation's decision says: `Outcome` for
+    /// `commit_seal`, `Started` for `start`, `Forked` for `fork`.
+    ///
+    /// # Errors
+    /// `Damaged` when the reply is of another type, and failures of the database.
+    pub fn recorded<R: DeserializeOwned>(&self, meta: &Meta, operation: &str) -> Result<Option<R>> {
+        self.read(|db| replay(db, meta, operation, None))
+    }
+}
+
 /// The reply that was given under the same key; `digest` is that of the request asked now, or nothing
 /// to take whatever was asked.
-pub(crate) fn replay<R: DeserializeOwned>(
+fn replay<R: DeserializeOwned>(
     db: &Connection,
     meta: &Meta,
     operation: &str,

@@ -17,7 +17,7 @@ use esf_layerstack::SealedRoot;
 use rusqlite::{Connection, params};
 
 use crate::error::Result;
-use crate::mutate::{decided, replay};
+use crate::mutate::decided;
 use crate::row::{Bytes, first};
 use crate::{Graph, apply, load, records, statements};
 
@@ -28,6 +28,14 @@ impl Graph {
     /// `IdempotencyConflict`, and failures of the database.
     pub fn register_root(&self, meta: &Meta, root: &SealedRoot) -> Result<RootPin> {
         self.register_pin(meta, *root.pin())
+    }
+
+    /// The root that was registered under this actor and key, if any.
+    ///
+    /// # Errors
+    /// Failures of the database.
+    pub fn recorded_root(&self, meta: &Meta) -> Result<Option<RootPin>> {
+        self.recorded(meta, "register_root")
     }
 
     /// `register_root` without the proof; within this crate only, where tests need it.
@@ -99,7 +107,7 @@ impl Graph {
     /// # Errors
     /// Failures of the database.
     pub fn recorded_group(&self, meta: &Meta) -> Result<Option<Created>> {
-        self.read(|db| replay(db, meta, "create_group", None))
+        self.recorded(meta, "create_group")
     }
 
     /// Forks a sealed node into drafts: O(1) metadata each, nothing else.
@@ -163,7 +171,7 @@ impl Graph {
     /// # Errors
     /// Failures of the database.
     pub fn recorded_merge(&self, meta: &Meta) -> Result<Option<MergeReply>> {
-        self.read(|db| replay(db, meta, "commit_merge", None))
+        self.recorded(meta, "commit_merge")
     }
 
     /// Moves the canonical node of a group, if its generation is still the expected one.
@@ -272,7 +280,7 @@ impl Graph {
     /// # Errors
     /// Failures of the database.
     pub fn recorded_evaluation(&self, meta: &Meta) -> Result<Option<Evaluation>> {
-        self.read(|db| replay(db, meta, "evaluate", None))
+        self.recorded(meta, "evaluate")
     }
 }
 

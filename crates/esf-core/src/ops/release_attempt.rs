@@ -13,7 +13,7 @@ use crate::record::{Attempt, EventKind, LeaseStatus};
 use crate::state::{AttemptStatus, AttemptStep};
 
 /// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReleaseAttempt {
     /// The attempt.
     pub attempt: AttemptId,
@@ -23,6 +23,8 @@ pub struct ReleaseAttempt {
     pub unsealed: u64,
     /// Whether they may be given up.
     pub discard: bool,
+    /// Why, when nobody asked, such as `lease_expired`; goes into the event.
+    pub reason: Option<String>,
 }
 
 /// Decides. An attempt that was released already is returned as it is.
@@ -52,8 +54,9 @@ pub fn decide(
         quiescing = Some(Transition::of_attempt(EventKind::AttemptQuiescing, &attempt));
     }
     attempt.take(AttemptStep::Release, now)?;
-    let released = Transition::of_attempt(EventKind::AttemptReleased, &attempt)
-        .detail(serde_json::json!({ "private_delta": attempt.private_delta, "unsealed": command.unsealed }));
+    let released = Transition::of_attempt(EventKind::AttemptReleased, &attempt).detail(serde_json::json!({
+        "private_delta": attempt.private_delta, "unsealed": command.unsealed, "reason": command.reason
+    }));
     let mut decision = Decision::new(attempt.clone());
     decision.transitions.extend(quiescing);
     lose_execs(&mut decision, &snapshot.running, now, "the attempt was released while it ran");

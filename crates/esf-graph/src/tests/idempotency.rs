@@ -150,7 +150,13 @@ fn mutations(fixture: &Fixture) -> Vec<(&'static str, Mutation)> {
     add(
         "release_attempt",
         Box::new(move |graph, meta, other| {
-            let command = ReleaseAttempt { attempt: released, epoch: Some(1), unsealed: 0, discard: other };
+            let command = ReleaseAttempt {
+                attempt: released,
+                epoch: Some(1),
+                unsealed: 0,
+                discard: other,
+                reason: None,
+            };
             graph.release_attempt(meta, command).map(text)
         }),
     );

@@ -117,6 +117,7 @@ fn quotas_of_the_policy_hold() {
         epoch: Some(started.lease.epoch),
         unsealed: 0,
         discard: false,
+        reason: None,
     };
     fixture.graph.release_attempt(&meta(), release).expect("release");
     fixture.start(two.attempt_id);
@@ -133,8 +134,9 @@ fn release_refuses_to_lose_changes_and_says_how_many() {
         epoch: Some(started.lease.epoch),
         unsealed: 3,
         discard: false,
+        reason: None,
     };
-    let problem = fixture.graph.release_attempt(&meta(), release).expect_err("unsealed").problem();
+    let problem = fixture.graph.release_attempt(&meta(), release.clone()).expect_err("unsealed").problem();
     assert_eq!(problem.code, "unsealed_changes");
     assert_eq!(problem.context["unsealed"], json!(3));
     let released =
@@ -232,6 +234,13 @@ fn a_lapsed_lease_fences_its_holder_and_keeps_the_delta_for_a_salvage() {
     let quiescing = graph.begin_quiesce(&meta(), command).expect("quiesce");
     let reply = graph.commit_seal_pin(&meta(), seal(&quiescing), root("salvaged")).expect("seal");
     assert_eq!(reply.node.root(), Some(root("salvaged")));
+    let outcome = |attempt| graph.seal_outcome(attempt).expect("outcome");
+    assert_eq!(
+        outcome(attempt.attempt_id),
+        Some(attempt.node_id),
+        "the delta of the failed attempt is in the node"
+    );
+    assert_eq!(outcome(salvaging.attempt_id), Some(attempt.node_id));
     let old = graph.attempt(attempt.attempt_id).expect("old");
     assert_eq!((old.status, old.private_delta), (AttemptStatus::Released, PrivateDelta::Sealed));
 }
