@@ -39,6 +39,9 @@ pub enum Error {
         /// What it is.
         what: &'static str,
     },
+    /// A root's contents cannot be read.
+    #[error(transparent)]
+    LayerStack(#[from] esf_layerstack::Error),
     /// A manifest cannot be read.
     #[error(transparent)]
     Manifest(#[from] esf_core::manifest::Error),
@@ -67,6 +70,7 @@ impl Error {
             Self::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Problem::new(Class::NotFound, "not_found", self.to_string())
             }
+            Self::LayerStack(error) => error.problem(),
             Self::Manifest(error) => error.problem(),
             Self::Io { .. } => Problem::new(Class::Failure, "io", self.to_string()),
             Self::WrongSize { expected, found, .. } => {

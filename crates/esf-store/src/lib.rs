@@ -1,1 +1,27 @@
-//! 
+//! One store opened: the layer stack (bytes) and the graph (facts) together, and the operations that
+//! need both: create_group from a source, merge, prune, export, collection, recovery, checks.
+//! Invariant: bytes come before facts. A root is whole and durable before the graph names it, and it is
+//! collected only after the graph has stopped naming it; so a crash between two steps leaves bytes
+//! that nobody names, never a name without bytes. Each file says what its crashes leave behind.
+//! `ARCHITECTURE.md` has the picture.
+
+mod bases;
+mod create;
+mod error;
+mod open;
+mod prune;
+mod recover;
+mod source;
+mod statement;
+mod target;
+mod why;
+mod worker_lock;
+
+pub use create::{CreateGroup, Created, ImportedRoot};
+pub use error::Error;
+pub use esf_layerstack::{ImportOptions, Progress};
+pub use open::Store;
+pub use recover::RecoverReport;
+pub use source::{Source, parse_source};
+pub use statement::{PREDICATE_TYPE, STATEMENT_TYPE, Subject, VerifiedExport, verify_export};
+pub use worker_lock::WorkerLock;

@@ -1,0 +1,177 @@
+//! `create_group` and `root import`: bytes from a source become a root, then the graph names it.
+//! Invariant: one key imports once; a repeated request is answered from the record before any byte is
+//! read. A crash during the import leaves staging that the next opening undoes or finishes; a crash
+//! between import and commit leaves a root that nobody names, which a repeat finds again (equal
+//! content is stored once) or collection takes away.
+
+use esf_core::manifest::RootPin;
+use esf_core::ops::{self, Meta};
+use esf_core::policy::{Durability, PolicyDocument};
+use esf_core::record::{Group, Node};
+use esf_layerstack::{ImportOptions, Progress, Skipped};
+use serde_json::{Value, json};
+
+use crate::{Error, Source, Store};
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct CreateGroup {
+    /// The group's name, unique in the store.
+    pub name: String,
+    /// Where the first root comes from.
+    pub source: Source,
+    /// How a directory is imported; `relaxed` is taken from the policy.
+    pub import: ImportOptions,
+    /// The group's rules; its environment is the default of the group's attempts.
+    pub policy: PolicyDocument,
+}
+
+/// A new group.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// The group.
+    pub group: Group,
+    /// Its canonical node.
+    pub node: Node,
+    /// What the import left out, and why; empty when the request was answered before.
+    pub skipped: Skipped,
+}
+
+/// A root that the store now has.
+#[derive(Clone, Debug)]
+pub struct ImportedRoot {
+    /// The root and its attributes.
+    pub pin: RootPin,
+    /// What the import left out, and why; empty when the request was answered before.
+    pub skipped: Skipped,
+}
+
+impl Store {
+    /// Makes a group whose canonical node is the root that `request.source` stands for.
+    ///
+    /// # Errors
+    /// `name_taken` and `idempotency_conflict` before anything is read; what the import refuses.
+    pub fn create_group(
+        &self,
+        meta: &Meta,
+        request: CreateGroup,
+        progress: &dyn Progress,
+    ) -> Result<Created, Error> {
+        if let Some(created) = self.created_before(meta, &request)? {
+            return Ok(created);
+        }
+        ops::label::check(&request.name).map_err(esf_graph::Error::from)?;
+        if let Some(taken) = self.graph().groups()?.into_iter().find(|group| group.name == request.name) {
+            let by = taken.group_id.to_string();
+            return Err(esf_graph::Error::from(ops::Reject::NameTaken { name: request.name, by }).into());
+        }
+        let relaxed = request.policy.policy().durability == Durability::Relaxed;
+        let options = ImportOptions { relaxed, ..request.import.clone() };
+        let Obtained { pin, skipped, provenance, sealed } =
+            self.obtain(&request.source, &options, progress)?;
+        fail::fail_point!("create-group-before-commit");
+        let command = ops::create_group::CreateGroup {
+            name: request.name,
+            root: pin,
+            default_environment: request.policy.policy().environment.clone().unwrap_or_default(),
+            policy: request.policy,
+            source: request.source.label(),
+            provenance,
+        };
+        let created = self.graph().create_group_with_node(meta, command, sealed.as_ref())?;
+        Ok(Created { group: created.group, node: created.node, skipped })
+    }
+
+    /// Brings a root into the store without making a group.
+    ///
+    /// # Errors
+    /// What the import refuses, `not_found` for an unknown root or node.
+    pub fn import_root(
+        &self,
+        meta: &Meta,
+        source: &Source,
+        options: &ImportOptions,
+        progress: &dyn Progress,
+    ) -> Result<ImportedRoot, Error> {
+        let Obtained { pin, skipped, sealed, .. } = self.obtain(source, options, progress)?;
+        fail::fail_point!("import-before-register");
+        if let Some(sealed) = sealed {
+            self.graph().register_root(meta, &sealed)?;
+        }
+        Ok(ImportedRoot { pin, skipped })
+    }
+
+    /// The answer to a request that was committed under this key already.
+    fn created_before(&self, meta: &Meta, request: &CreateGroup) -> Result<Option<Created>, Error> {
+        let Some(created) = self.graph().recorded_group(meta)? else { return Ok(None) };
+        let ops::create_group::Created { group, node } = created;
+        let said = |name: &str, source: &str, policy: &dyn std::fmt::Display| {
+            format!("name {name}, source {source}, policy {policy}")
+        };
+        let expected = said(&group.name, &group.source, &group.policy_digest);
+        let found = said(&request.name, &request.source.label(), &request.policy.digest());
+        if expected != found {
+            let (key, operation) = (meta.key.clone(), "create_group");
+            return Err(Error::IdempotencyConflict { key, operation, expected, found });
+        }
+        Ok(Some(Created { group, node, skipped: Skipped::new() }))
+    }
+
+    /// Finds the root of a source in the store, or makes it.
+    fn obtain(
+        &self,
+        source: &Source,
+        options: &ImportOptions,
+        progress: &dyn Progress,
+    ) -> Result<Obtained, Error> {
+        match source {
+            Source::Directory(path) => {
+                let imported = self.stack().import_directory(path, options, progress)?;
+                let provenance = json!({
+                    "kind": "import",
+                    "source": source.label(),
+                    "entries": imported.files,
+                    "bytes": imported.bytes,
+                    "preserve_owners": options.preserve_owners,
+                    "skipped": skipped_json(&imported.skipped),
+                });
+                let pin = *imported.sealed.pin();
+                Ok(Obtained { pin, skipped: imported.skipped, provenance, sealed: Some(imported.sealed) })
+            }
+            Source::Node(text) => {
+                let node = self.sealed_node(self.graph().resolve_node(text)?)?;
+                let pin = root_of(&node)?;
+                let provenance =
+                    json!({ "kind": "node", "node_id": node.node_id, "group_id": node.group_id });
+                Ok(Obtained { pin, skipped: Skipped::new(), provenance, sealed: None })
+            }
+            Source::Root(root) => {
+                let pin = self.graph().root_pins(*root)?.into_iter().next();
+                let pin = pin.ok_or_else(|| Error::SourceMissing { text: root.to_string() })?;
+                Ok(Obtained {
+                    pin,
+                    skipped: Skipped::new(),
+                    provenance: json!({ "kind": "root" }),
+                    sealed: None,
+                })
+            }
+        }
+    }
+}
+
+struct Obtained {
+    pin: RootPin,
+    skipped: Skipped,
+    provenance: Value,
+    /// Proof of a root that the graph does not know yet; keeps collection away until it does.
+    sealed: Option<esf_layerstack::SealedRoot>,
+}
+
+fn skipped_json(skipped: &Skipped) -> Value {
+    skipped.iter().map(|(path, why)| json!({ "path": esf_exchange::readable(path), "reason": why })).collect()
+}
+
+/// The root of a node that `sealed_node` let pass.
+pub(crate) fn root_of(node: &Node) -> Result<RootPin, Error> {
+    node.root().ok_or(Error::NotSealed { node: node.node_id, last_sealed: None })
+}

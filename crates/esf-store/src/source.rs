@@ -1,0 +1,109 @@
+//! What a root is made from, as people write it: parsed once, at the edge.
+//! Invariant: a form that this build cannot read is refused with `not_supported`, never guessed at.
+
+use std::path::{Path, PathBuf};
+
+use esf_core::RootId;
+
+use crate::Error;
+
+/// Where a root comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A directory of this machine.
+    Directory(PathBuf),
+    /// A sealed node of this store, as text that the graph resolves.
+    Node(String),
+    /// A root of this store.
+    Root(RootId),
+}
+
+/// Reads `text` as a directory, `tar:`, `oci:` or `git:` source, a root id, or a node.
+///
+/// A path wins over a node's name when it exists; `./NAME` always means the path.
+///
+/// # Errors
+/// `NotSupported` for forms that this build cannot read yet, `SourceMissing` for what is nothing.
+pub fn parse_source(text: &str) -> Result<Source, Error> {
+    for (prefix, what) in [
+        ("tar:", "a tar archive"),
+        ("oci:", "an OCI layout"),
+        ("docker:", "an image"),
+        ("git:", "a git tree"),
+    ] {
+        if text.starts_with(prefix) {
+            return Err(Error::NotSupported { what: format!("import of {what}") });
+        }
+    }
+    if text.starts_with("b3:") {
+        return text.parse().map(Source::Root).map_err(|_| Error::SourceMissing { text: text.to_owned() });
+    }
+    let path = Path::new(text.strip_prefix("dir:").unwrap_or(text));
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(Source::Directory(path.to_owned())),
+        Ok(_) => Err(Error::NotSupported { what: format!("import of the file {}", path.display()) }),
+        Err(error) if may_be_node(text) && error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(Source::Node(text.to_owned()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::SourceMissing { text: text.to_owned() })
+        }
+        Err(source) => Err(Error::Io { action: "look at", path: path.to_owned(), source }),
+    }
+}
+
+/// Node ids and `GROUP:NAME` have no slash.
+fn may_be_node(text: &str) -> bool {
+    !text.contains('/') && (text.starts_with("nod_") || text.contains(':') && !text.starts_with("dir:"))
+}
+
+impl Source {
+    /// How the group records it: the kind and a name, never a path.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Directory(path) => match path.file_name() {
+                Some(name) => format!("directory:{}", name.to_string_lossy()),
+                None => "directory".to_owned(),
+            },
+            Self::Node(text) => format!("node:{text}"),
+            Self::Root(root) => format!("root:{root}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_read_or_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        assert_eq!(parse_source(path).unwrap(), Source::Directory(dir.path().to_owned()));
+        assert_eq!(parse_source(&format!("dir:{path}")).unwrap(), Source::Directory(dir.path().to_owned()));
+        assert_eq!(parse_source("nod_12ab").unwrap(), Source::Node("nod_12ab".to_owned()));
+        assert_eq!(parse_source("project:@").unwrap(), Source::Node("project:@".to_owned()));
+        let root = format!("b3:{}", "0".repeat(64));
+        assert_eq!(parse_source(&root).unwrap(), Source::Root(root.parse().unwrap()));
+        let file = dir.path().join("x.tar");
+        std::fs::write(&file, b"").unwrap();
+        let table = [
+            ("git:.@HEAD", "not_supported"),
+            ("oci:layout", "not_supported"),
+            ("tar:x.tar", "not_supported"),
+            (file.to_str().unwrap(), "not_supported"),
+            ("/nonexistent/esf", "source_missing"),
+            ("no-such-name", "source_missing"),
+            ("b3:12", "source_missing"),
+        ];
+        for (text, code) in table {
+            assert_eq!(parse_source(text).unwrap_err().problem().code, code, "{text}");
+        }
+    }
+
+    #[test]
+    fn labels_hold_no_path() {
+        assert_eq!(Source::Directory("/home/me/project".into()).label(), "directory:project");
+        assert_eq!(Source::Directory("/".into()).label(), "directory");
+    }
+}
