@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use esf_core::manifest::RootPin;
 use rustix::fs::Stat;
 use serde::Serialize;
 
@@ -54,6 +55,26 @@ pub(crate) fn measure(directory: impl AsFd, linked: Linked) -> Result<Charge, Er
     let mut meter = Meter::default();
     meter.add_tree(directory.as_fd().try_clone_to_owned().at("measure", b"")?)?;
     Ok(meter.total(linked))
+}
+
+/// The same for several trees that may share inodes: each inode is charged to the first that has it.
+pub(crate) fn measure_each(directories: Vec<OwnedFd>) -> Result<Vec<Charge>, Error> {
+    let mut seen: HashSet<Inode> = HashSet::new();
+    let mut charges = Vec::new();
+    for directory in directories {
+        let mut charge = Charge::default();
+        let mut add = |stat: &Stat| {
+            charge.inodes += 1;
+            let linked = stat.st_nlink > 1 && Kind::of(stat) != Kind::Directory;
+            if !linked || seen.insert((stat.st_dev, stat.st_ino)) {
+                charge.allocated += stat.st_blocks as u64 * 512;
+            }
+        };
+        add(&rustix::fs::fstat(&directory).at("measure", b"")?);
+        visit(directory, &mut add).at("measure", b"")?;
+        charges.push(charge);
+    }
+    Ok(charges)
 }
 
 /// Adds up trees, each inode once.
@@ -117,7 +138,30 @@ fn visit(top: OwnedFd, see: &mut dyn FnMut(&Stat)) -> io::Result<()> {
     Ok(())
 }
 
+/// What one root takes on this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RootUsage {
+    /// Carriers that it is stacked of.
+    pub layers: u64,
+    /// Bytes on disk that those carriers are charged with; other roots may stand on them too.
+    pub bytes: u64,
+}
+
 impl LayerStack {
+    /// What the carriers of a root take.
+    ///
+    /// # Errors
+    /// `RootMissing` when it is not hot here.
+    pub fn root_usage(&self, root: &RootPin) -> Result<RootUsage, Error> {
+        let layers = self.layers(root)?;
+        let bytes = self.inner.local.read(|db| {
+            let mut statement = db.prepare_cached("SELECT allocated FROM carriers WHERE carrier = ?1")?;
+            let mut charge = |carrier| statement.query_row([carrier], |row| row.get::<_, i64>(0));
+            layers.iter().map(|carrier| Ok(charge(*carrier)?.unsigned_abs())).sum::<Result<u64, Error>>()
+        })?;
+        Ok(RootUsage { layers: layers.len() as u64, bytes })
+    }
+
     /// The five terms: carriers from the ledger, what changes by itself from the disk.
     ///
     /// # Errors

@@ -20,10 +20,14 @@ struct Row {
     prepared: Option<(RootPin, Vec<CarrierId>)>,
 }
 
-/// Finishes or undoes the imports, squashes and merges of dead processes.
+/// Finishes or undoes the imports, squashes, merges and collections of dead processes.
 pub(crate) fn transactions(stack: &LayerStack) -> Result<(), Error> {
+    stack.sweep()?;
     let names = handle::list(&stack.inner.staging).at("list", b"staging")?;
     let rows = rows(stack)?;
+    if stack.inner.trash.is_filled() {
+        stack.inner.trash.wake();
+    }
     if names.is_empty() && rows.is_empty() {
         return Ok(());
     }

@@ -429,6 +429,7 @@ impl LayerStack {
             delete(db, journal.txn)
         })?;
         self.inner.trash.wake();
+        self.consolidate();
         Ok(())
     }
 

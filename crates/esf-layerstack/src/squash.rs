@@ -2,7 +2,6 @@
 //! (design section 3). Invariant: a carrier file's inode is never touched but for its link count;
 //! whiteouts and opaque marks survive exactly where something lies beneath the folded carriers.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use esf_core::Name;
@@ -17,6 +16,7 @@ use crate::error::Context;
 use crate::handle::{self, Kind};
 use crate::import::{join, read_error, set_open};
 use crate::local::{CarrierId, Charge};
+use crate::projection::Stacked;
 use crate::seal::make_whiteout;
 use crate::stack::LayerStack;
 use crate::staging::{Making, Publication, Staging};
@@ -29,9 +29,9 @@ pub const HARD_DEPTH: usize = 128;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SquashReport {
     /// Carriers of the root before.
-    pub before: usize,
+    pub layers_before: usize,
     /// Carriers of the root after.
-    pub after: usize,
+    pub layers_after: usize,
     /// Files, symlinks and fifos that were linked.
     pub linked: u64,
     /// Files that had to be copied, because their inode has no room for another link.
@@ -77,19 +77,20 @@ impl LayerStack {
 
     /// Folds the topmost `count` carriers of a root into one.
     fn fold(&self, root: &RootPin, layers: &[CarrierId], count: usize) -> Result<SquashReport, Error> {
-        let report = SquashReport { before: layers.len(), after: layers.len(), ..SquashReport::default() };
+        let depth = layers.len();
+        let report = SquashReport { layers_before: depth, layers_after: depth, ..SquashReport::default() };
         if count < 2 {
             return Ok(report);
         }
         let staging = Staging::begin(self, Making::Squash)?;
         let folded = &layers[..count];
-        let opened = folded.iter().map(|layer| self.open_carrier(*layer)).collect::<Result<Vec<_>, _>>()?;
+        let opened = Stacked::open(self, folded)?;
         let target = staging.root.try_clone().at("open", b"staging")?;
         let mut fold = Fold { report, charge: Charge::default(), open: Vec::new(), buffer: Vec::new() };
         fold.run(opened, target, count == layers.len())?;
         let new = [staging.carrier];
         let layers: Vec<CarrierId> = new.iter().chain(&layers[count..]).copied().collect();
-        let report = SquashReport { after: layers.len(), ..fold.report };
+        let report = SquashReport { layers_after: layers.len(), ..fold.report };
         let packs = self.inner.objects.writer().stage()?;
         let charge = Some(fold.charge);
         let publication = Publication { pin: *root, layers, charge, shares_with: folded, durable: true };
@@ -109,9 +110,9 @@ fn fold_count(sizes: &[u64]) -> usize {
     count
 }
 
-/// A directory under way: its form in each carrier that has it and shows, topmost first.
+/// A directory under way.
 struct Frame {
-    layers: Vec<OwnedFd>,
+    stacked: Stacked,
     /// Nothing beneath the folded carriers shows here.
     closed: bool,
     target: OwnedFd,
@@ -128,8 +129,8 @@ struct Fold {
 }
 
 impl Fold {
-    fn run(&mut self, layers: Vec<OwnedFd>, target: OwnedFd, bottom: bool) -> Result<(), Error> {
-        self.enter(layers, bottom, target, Vec::new())?;
+    fn run(&mut self, stacked: Stacked, target: OwnedFd, bottom: bool) -> Result<(), Error> {
+        self.enter(stacked, bottom, target, Vec::new())?;
         while let Some(frame) = self.open.last_mut() {
             match frame.names.next() {
                 Some((name, first)) => self.take(&name, first)?,
@@ -139,27 +140,16 @@ impl Fold {
         Ok(())
     }
 
-    fn enter(
-        &mut self,
-        layers: Vec<OwnedFd>,
-        closed: bool,
-        target: OwnedFd,
-        path: Vec<u8>,
-    ) -> Result<(), Error> {
-        let mut names = BTreeMap::new();
-        for (nth, layer) in layers.iter().enumerate() {
-            for name in handle::list(layer).at("list", &path)? {
-                names.entry(name).or_insert(nth);
-            }
-        }
-        self.open.push(Frame { layers, closed, target, path, names: names.into_iter() });
+    fn enter(&mut self, stacked: Stacked, closed: bool, target: OwnedFd, path: Vec<u8>) -> Result<(), Error> {
+        let names = stacked.names(&path)?.into_iter();
+        self.open.push(Frame { stacked, closed, target, path, names });
         Ok(())
     }
 
     fn take(&mut self, name: &Name, first: usize) -> Result<(), Error> {
         let frame = self.open.last_mut().expect("the caller looked at it");
         let path = join(&frame.path, name)?;
-        let stat = handle::stat_entry(&frame.layers[first], name.as_bytes()).at("inspect", &path)?;
+        let stat = frame.stacked.stat(name, first, &path)?;
         match Kind::of(&stat) {
             Kind::Whiteout if frame.closed => Ok(()),
             Kind::Whiteout => make_whiteout(&frame.target, name.as_bytes()).at("hide", &path),
@@ -176,37 +166,19 @@ impl Fold {
 
     fn take_directory(&mut self, name: &Name, first: usize, path: Vec<u8>) -> Result<(), Error> {
         let frame = self.open.last().expect("the caller looked at it");
-        let mut layers = Vec::new();
-        let mut closed = false;
-        for layer in &frame.layers[first..] {
-            match handle::stat_entry(layer, name.as_bytes()) {
-                Ok(stat) if Kind::of(&stat) == Kind::Directory => {}
-                Ok(_) => {
-                    closed = true;
-                    break;
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error).at("inspect", &path),
-            }
-            let directory = handle::open_child(layer, name.as_bytes()).at("open", &path)?;
-            closed = is_opaque(&directory).at("read attributes of", &path)?;
-            layers.push(directory);
-            if closed {
-                break;
-            }
-        }
+        let (stacked, closed) = frame.stacked.directory(name, first, &path)?;
         let target = handle::create_directory(&frame.target, name.as_bytes()).at("create", &path)?;
         if closed && !frame.closed {
             rustix::fs::fsetxattr(&target, OPAQUE, b"y", rustix::fs::XattrFlags::CREATE)
                 .at("mark as opaque", &path)?;
         }
         let closed = closed || frame.closed;
-        self.enter(layers, closed, target, path)
+        self.enter(stacked, closed, target, path)
     }
 
     fn link(&mut self, name: &Name, first: usize, path: &[u8]) -> Result<(), Error> {
         let frame = self.open.last().expect("the caller looked at it");
-        let (from, name) = (&frame.layers[first], name.as_bytes());
+        let (from, name) = (&frame.stacked.layers[first], name.as_bytes());
         match rustix::fs::linkat(from, name, &frame.target, name, AtFlags::empty()) {
             Ok(()) => {
                 self.report.linked += 1;
@@ -227,7 +199,7 @@ impl Fold {
     /// Gives a complete directory the attributes of its topmost form.
     fn complete(&mut self) -> Result<(), Error> {
         let frame = self.open.pop().expect("the caller looked at it");
-        copy_attributes(&frame.layers[0], &frame.target).at("set the attributes of", &frame.path)?;
+        copy_attributes(&frame.stacked.layers[0], &frame.target).at("set the attributes of", &frame.path)?;
         let stat = rustix::fs::fstat(&frame.target).at("inspect", &frame.path)?;
         self.charge.allocated += stat.st_blocks as u64 * 512;
         self.charge.inodes += 1;

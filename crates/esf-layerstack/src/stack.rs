@@ -173,6 +173,13 @@ impl LayerStack {
         self.inner.trash.empty_now()
     }
 
+    /// Merges small packs when they are many. What fails here is only put off.
+    pub(crate) fn consolidate(&self) {
+        if let Err(error) = self.inner.objects.consolidate() {
+            tracing::warn!(%error, "small packs stay unmerged for now");
+        }
+    }
+
     pub(crate) fn carrier_path(&self, carrier: CarrierId) -> PathBuf {
         self.inner.dir.join("carriers").join(carrier.to_string())
     }

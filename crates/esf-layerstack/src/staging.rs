@@ -55,7 +55,7 @@ pub(crate) struct Staging {
 pub(crate) struct Publication<'a> {
     pub(crate) pin: RootPin,
     pub(crate) layers: Vec<CarrierId>,
-    /// What the new carrier is charged with; measured when none.
+    /// What the new carrier is charged with; when none, what it alone holds.
     pub(crate) charge: Option<Charge>,
     /// Carriers that share inodes with the new one.
     pub(crate) shares_with: &'a [CarrierId],
@@ -90,7 +90,7 @@ impl Staging {
         // After the sync: until then a filesystem may not know how much it will allocate.
         let charge = match publication.charge {
             Some(charge) => charge,
-            None => ledger::measure(&self.root, ledger::Linked::Counted)?,
+            None => ledger::measure(&self.root, ledger::Linked::Elsewhere)?,
         };
         let (root, attrs) = pin_columns(&publication.pin);
         let layers: Vec<String> = publication.layers.iter().map(ToString::to_string).collect();
@@ -110,7 +110,9 @@ impl Staging {
         self.finished = true;
         move_to_carriers(&self.stack, &self.directory, self.carrier)?;
         commit_carrier(&self.stack, self.txn, self.carrier, &publication.pin, &publication.layers)?;
-        clean_up(&self.stack, self.txn)
+        clean_up(&self.stack, self.txn)?;
+        self.stack.consolidate();
+        Ok(())
     }
 }
 

@@ -39,6 +39,11 @@ impl Trash {
         }
     }
 
+    /// Whether anything waits to be removed.
+    pub(crate) fn is_filled(&self) -> bool {
+        handle::list(&*self.directory).is_ok_and(|names| !names.is_empty())
+    }
+
     /// Has the background thread look at the trash; starts it when there is none.
     pub(crate) fn wake(&self) {
         let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,270 @@
+//! Verification of one root, and the check of a whole store's state plane.
+//! Invariant: nothing is changed; every damage is named with its path, and one damage does not hide
+//! another. Manifest and carriers are compared in both directions.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use esf_core::Name;
+use esf_core::manifest::{Attrs, DirectoryCursor, Entry, EntryKind, Mode, Reached, RootPin, load_top, reach};
+use rustix::fs::Stat;
+
+use crate::Error;
+use crate::attributes::{attrs_of, sort_upper};
+use crate::error::{Context, show};
+use crate::handle::{self, Kind};
+use crate::import::join;
+use crate::local::{CarrierId, pin_of};
+use crate::projection::{Stacked, check_content};
+use crate::sealed::Progress;
+use crate::stack::LayerStack;
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Entries that were compared.
+    pub entries: u64,
+    /// Bytes of contents that were read.
+    pub bytes: u64,
+    /// What is not as recorded, each with its path; empty when all is.
+    pub damaged: Vec<String>,
+}
+
+/// What a check of the store found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FsckReport {
+    /// What is wrong, a sentence each; empty when all is as recorded.
+    pub damage: Vec<String>,
+    /// Objects that hot roots need and that were read.
+    pub objects: u64,
+    /// Bytes of packs that were read.
+    pub bytes: u64,
+}
+
+impl LayerStack {
+    /// Compares a root with what its carriers show: every name, kind, mode, owner, time, extended
+    /// attribute, target and byte.
+    ///
+    /// # Errors
+    /// Only what keeps it from looking at all; damage is in the report.
+    pub fn verify(&self, root: &RootPin, progress: &dyn Progress) -> Result<VerifyReport, Error> {
+        let _held = self.lock_shared()?;
+        let mut verify = Verify {
+            stack: self,
+            progress,
+            report: VerifyReport::default(),
+            open: Vec::new(),
+            inodes: HashSet::new(),
+            buffer: vec![0; handle::BUFFER],
+        };
+        verify.run(root)?;
+        Ok(verify.report)
+    }
+
+    /// Checks the state plane against itself: the database, every pack, the objects of every hot root,
+    /// carriers against their rows, and the ledger against the disk.
+    ///
+    /// # Errors
+    /// Only what keeps it from looking; damage is in the report.
+    pub fn fsck(&self, progress: &dyn Progress) -> Result<FsckReport, Error> {
+        let _held = self.lock_shared()?;
+        let mut report = FsckReport::default();
+        for line in self.inner.local.check()? {
+            report.damage.push(format!("local.db: {line}"));
+        }
+        let damaged = self.inner.objects.verify_all(&mut |bytes| {
+            report.bytes += bytes;
+            progress.advance(1, bytes);
+        })?;
+        report.damage.extend(damaged.iter().map(|damage| match &damage.object {
+            Some((kind, id)) => format!("pack {}: {kind} {id}: {}", damage.pack, damage.detail),
+            None => format!("pack {}: {}", damage.pack, damage.detail),
+        }));
+        self.check_objects(&mut report)?;
+        self.check_carriers(&mut report)?;
+        let (usage, recount) = (self.usage()?, self.recount()?);
+        if usage.hot != recount.hot {
+            report.damage.push(format!("ledger: {} hot bytes, on disk {}", usage.hot, recount.hot));
+        }
+        Ok(report)
+    }
+
+    /// The roots that are hot on this machine.
+    ///
+    /// # Errors
+    /// `Database`.
+    pub fn hot_roots(&self) -> Result<Vec<RootPin>, Error> {
+        self.inner.local.read(|db| {
+            let mut statement =
+                db.prepare("SELECT DISTINCT root_id, attrs_id FROM projections ORDER BY root_id, attrs_id")?;
+            let rows = statement.query_map([], |row| Ok(pin_of(row.get(0)?, row.get(1)?)))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn check_objects(&self, report: &mut FsckReport) -> Result<(), Error> {
+        let mut seen = HashSet::new();
+        for pin in self.hot_roots()? {
+            let reached = reach(&self.inner.objects, &pin, &mut seen, &mut |found| {
+                report.objects += u64::from(matches!(found, Reached::Object(..)));
+            });
+            if let Err(error) = reached {
+                report.damage.push(format!("root {}: {error}", pin.root));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_carriers(&self, report: &mut FsckReport) -> Result<(), Error> {
+        let rows: BTreeSet<CarrierId> = self.inner.local.read(|db| {
+            let mut statement = db.prepare("SELECT carrier FROM carriers WHERE state = 'hot'")?;
+            let rows = statement.query_map([], |row| row.get(0))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })?;
+        for carrier in rows {
+            if self.open_carrier(carrier).is_err() {
+                report.damage.push(format!("carrier {carrier} is missing from carriers/"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A directory under way: the manifest's entries and the carriers' names.
+struct Frame {
+    stacked: Stacked,
+    cursor: DirectoryCursor,
+    names: BTreeMap<Name, usize>,
+    path: Vec<u8>,
+}
+
+struct Verify<'a> {
+    stack: &'a LayerStack,
+    progress: &'a dyn Progress,
+    report: VerifyReport,
+    open: Vec<Frame>,
+    /// Files whose contents were found right: a linked file is read once.
+    inodes: HashSet<(u64, u64)>,
+    buffer: Vec<u8>,
+}
+
+impl Verify<'_> {
+    fn run(&mut self, root: &RootPin) -> Result<(), Error> {
+        let objects = &self.stack.inner.objects;
+        let (top, attrs) = load_top(objects, root)?;
+        let stacked = Stacked::open(self.stack, &self.stack.layers(root)?)?;
+        let stat = rustix::fs::fstat(&stacked.layers[0]).at("inspect", b"")?;
+        let xattrs = handle::xattrs(&stacked.layers[0]).at("read attributes of", b"")?;
+        self.compare(b"", &stat, xattrs, (top.mode, &attrs))?;
+        let cursor = DirectoryCursor::open(objects, top.tree, attrs.children)?;
+        let names = stacked.names(b"")?;
+        self.open.push(Frame { stacked, cursor, names, path: Vec::new() });
+        while let Some(frame) = self.open.last_mut() {
+            match frame.cursor.next(objects) {
+                Ok(Some((entry, attrs))) => self.entry(&entry, &attrs),
+                Ok(None) => self.close()?,
+                Err(error) => {
+                    let path = self.open.pop().expect("it was looked at").path;
+                    self.damaged(&path, error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn damaged(&mut self, path: &[u8], what: impl std::fmt::Display) {
+        self.report.damaged.push(format!("{}: {what}", show(path)));
+    }
+
+    /// Names what the carriers show and the manifest does not have.
+    fn close(&mut self) -> Result<(), Error> {
+        let frame = self.open.pop().expect("the caller looked at it");
+        for (name, first) in &frame.names {
+            let path = join(&frame.path, name)?;
+            let stat = frame.stacked.stat(name, *first, &path)?;
+            if Kind::of(&stat) != Kind::Whiteout {
+                self.damaged(&path, "the carriers show it, the manifest does not have it");
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &Entry, attrs: &Attrs) {
+        let frame = self.open.last().expect("the caller looked at it");
+        let path = match join(&frame.path, &entry.name) {
+            Ok(path) => path,
+            Err(error) => return self.damaged(&[], error),
+        };
+        self.report.entries += 1;
+        match self.look(entry, attrs, &path) {
+            Ok(()) => {}
+            Err(Error::Damaged { what, .. }) => self.damaged(&path, what),
+            Err(error) => self.damaged(&path, error),
+        }
+    }
+
+    fn look(&mut self, entry: &Entry, attrs: &Attrs, path: &[u8]) -> Result<(), Error> {
+        let frame = self.open.last_mut().expect("the caller looked at it");
+        let missing = || Error::damaged(path, "no carrier shows it");
+        let first = frame.names.remove(&entry.name).ok_or_else(missing)?;
+        let stat = frame.stacked.stat(&entry.name, first, path)?;
+        let layer = &frame.stacked.layers[first];
+        let name = entry.name.as_bytes();
+        match (&entry.kind, Kind::of(&stat)) {
+            (EntryKind::Directory { tree }, Kind::Directory) => {
+                let (stacked, _) = frame.stacked.directory(&entry.name, first, path)?;
+                let xattrs = handle::xattrs(&stacked.layers[0]).at("read attributes of", path)?;
+                let cursor = DirectoryCursor::open(&self.stack.inner.objects, *tree, attrs.children)?;
+                let names = stacked.names(path)?;
+                self.open.push(Frame { stacked, cursor, names, path: path.to_vec() });
+                self.compare(path, &stat, xattrs, (entry.mode, attrs))
+            }
+            (EntryKind::File { size, blob }, Kind::File) => {
+                let file = handle::open_regular(layer, name).at("open", path)?;
+                let xattrs = handle::xattrs(&file).at("read attributes of", path)?;
+                if self.inodes.insert((stat.st_dev, stat.st_ino)) {
+                    check_content(&file, &stat, path, (*blob, *size), None, &mut self.buffer)?;
+                    self.report.bytes += size;
+                }
+                self.progress.advance(1, *size);
+                self.compare(path, &stat, xattrs, (entry.mode, attrs))
+            }
+            (EntryKind::Symlink { target }, Kind::Symlink) => {
+                let found = rustix::fs::readlinkat(layer, name, Vec::new()).at("read the link", path)?;
+                if found.as_bytes() != &**target {
+                    return Err(Error::damaged(path, "the target differs"));
+                }
+                self.compare(path, &stat, Vec::new(), (entry.mode, attrs))
+            }
+            (EntryKind::Fifo, Kind::Fifo) => {
+                let handle = handle::open_handle(layer, name).at("open", path)?;
+                let xattrs = handle::xattrs_of_handle(&handle).at("read attributes of", path)?;
+                self.compare(path, &stat, xattrs, (entry.mode, attrs))
+            }
+            (expected, found) => {
+                let what = format!("expected a {}, found a {}", expected.word(), found.word());
+                Err(Error::damaged(path, what))
+            }
+        }
+    }
+
+    /// Compares mode and attributes; of hard links, the group is not looked at.
+    fn compare(
+        &mut self,
+        path: &[u8],
+        stat: &Stat,
+        xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+        (mode, attrs): (Mode, &Attrs),
+    ) -> Result<(), Error> {
+        let portable = sort_upper(path, Kind::of(stat) == Kind::Directory, xattrs)?.portable;
+        let found = attrs_of(stat, (stat.st_uid, stat.st_gid), portable);
+        let expected = Attrs { hard_link: None, ..attrs.own() };
+        if expected.mtime.is_some() && expected != found {
+            self.damaged(path, format!("attributes differ: expected {expected:?}, found {found:?}"));
+        }
+        let found = Mode::of_stat(stat.st_mode);
+        if Kind::of(stat) != Kind::Symlink && found != mode {
+            self.damaged(path, format!("expected mode {mode}, found {found}"));
+        }
+        Ok(())
+    }
+}
