@@ -13,8 +13,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::process::{Pid, WaitOptions};
 
-use crate::plan::Plan;
-use crate::seccomp::Clone3Key;
 use crate::spawn::{Failure, Spawner};
 use crate::wire::{self, Message, Reader, Writer};
 
@@ -30,8 +28,7 @@ pub(crate) mod request {
 pub(crate) const NOT_SERVED: u32 = u32::MAX;
 
 /// Serves the owner until it goes away.
-pub(crate) fn serve(owner: &OwnedFd, signals: &OwnedFd, plan: &Plan, clone3_key: Clone3Key, soft_files: u64) {
-    let mut spawner = Spawner::new(plan, clone3_key, soft_files);
+pub(crate) fn serve(owner: &OwnedFd, signals: &OwnedFd, mut spawner: Spawner) {
     let mut running: HashMap<Pid, OwnedFd> = HashMap::new();
     let mut buffer = Vec::new();
     loop {
@@ -124,7 +121,11 @@ fn open(body: &[u8]) -> Result<OwnedFd, Refusal> {
     let flags = OFlags::from_bits_retain(body.number().map_err(refusal)?);
     let mode = Mode::from_raw_mode(body.number().map_err(refusal)?);
     let mode = if flags.contains(OFlags::CREATE) { mode } else { Mode::empty() };
-    let extra = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let extra = if flags.contains(OFlags::PATH) {
+        OFlags::CLOEXEC
+    } else {
+        OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC
+    };
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let file =
         rustix::fs::openat2(root().map_err(refusal)?, path, flags | extra, mode, resolve).map_err(refusal)?;
@@ -141,7 +142,7 @@ fn open(body: &[u8]) -> Result<OwnedFd, Refusal> {
 
 fn on_procfs(file: &OwnedFd) -> bool {
     const PROC_SUPER_MAGIC: i64 = 0x9fa0;
-    rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type as i64 == PROC_SUPER_MAGIC)
+    rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC)
 }
 
 fn rename(body: &[u8]) -> Result<(), Refusal> {

@@ -74,7 +74,7 @@ pub(crate) fn build(
         }
     }
     for (name, tree) in [("proc", &scratch.proc), ("dev", &scratch.dev)] {
-        let target = builder.target(Path::new(name), FileType::Directory)?;
+        let target = builder.existing(Path::new(name))?;
         attach(tree.as_fd(), target.as_fd(), c"")?;
     }
     for mount in &plan.mounts {
@@ -105,7 +105,7 @@ impl Builder<'_> {
             }
             Mount::BindReadOnly { source, idmapped, .. } => self.bind(source, at, *idmapped),
             Mount::Pin { .. } => {
-                let target = self.target(at, FileType::Directory)?;
+                let target = self.existing(at)?;
                 let tree = clone_tree(&target, Path::new(""))
                     .step(|| format!("clone the mount of {}", at.display()))?;
                 attach(tree.as_fd(), target.as_fd(), c"")
@@ -181,6 +181,16 @@ impl Builder<'_> {
                     self.file(at, b"", 0o644)?;
                 }
                 self.target(at, kind)
+            }
+            other => other,
+        }
+    }
+
+    /// A directory that a layer must bring along.
+    fn existing(&self, at: &Path) -> Result<OwnedFd, Error> {
+        match self.target(at, FileType::Directory) {
+            Err(Error::Kernel { source, .. }) if source.raw_os_error() == Some(libc::ENOENT) => {
+                Err(image(at, "a directory in some layer (a skeleton as the last lower)", "nothing"))
             }
             other => other,
         }

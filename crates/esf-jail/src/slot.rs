@@ -19,6 +19,7 @@ use crate::cgroup::JailGroup;
 use crate::error::{Report, Step};
 use crate::mounts::{self, Scratch};
 use crate::plan::Plan;
+use crate::spawn::{OomPreference, Spawner};
 use crate::{Error, confine, init, sys, wire};
 
 /// What the zygote hands a slot.
@@ -66,10 +67,10 @@ fn live(seed: &Seed) -> Result<(), Error> {
     let Some(message) = message else { return Ok(()) };
     let plan: Plan = serde_json::from_slice(&message.bytes)
         .map_err(|error| Error::kernel("read the plan", io::Error::other(error)))?;
-    let clone3_key = warm.become_jail(seed, &plan)?;
+    let spawner = warm.become_jail(seed, &plan)?;
     let done = serde_json::to_vec(&Ok::<(), Report>(())).expect("a unit has a JSON form");
     wire::send(&seed.owner, &done, &[]).step(|| "report the launch".into())?;
-    init::serve(&seed.owner, &warm.signals, &plan, clone3_key, seed.soft_files);
+    init::serve(&seed.owner, &warm.signals, spawner);
     Ok(())
 }
 
@@ -102,7 +103,7 @@ impl Warm {
     }
 
     /// Carries out the plan; afterwards this process is the jail's init.
-    fn become_jail(&self, seed: &Seed, plan: &Plan) -> Result<confine::Clone3Key, Error> {
+    fn become_jail(&self, seed: &Seed, plan: &Plan) -> Result<Spawner, Error> {
         write_map(&seed.userns.uid_map, plan)?;
         write_map(&seed.userns.gid_map, plan)?;
         rustix::system::sethostname(plan.hostname.as_bytes())
@@ -118,9 +119,11 @@ impl Warm {
         for standard in 0..3 {
             sys::dup_standard(&null, standard).step(|| "replace stdio".into())?;
         }
+        let victims = OomPreference::open()?;
         confine::enter_user_namespace(&seed.userns.namespace)?;
         die_with_parent()?;
-        confine::confine(plan)
+        let clone3_key = confine::confine(plan)?;
+        Ok(Spawner::new(plan, clone3_key, victims, seed.soft_files))
     }
 }
 
@@ -145,8 +148,10 @@ fn write_map(map: &OwnedFd, plan: &Plan) -> Result<(), Error> {
 fn pivot(root: BorrowedFd<'_>, old: BorrowedFd<'_>) -> Result<(), Error> {
     rustix::process::fchdir(root).step(|| "enter the new root".into())?;
     rustix::process::pivot_root(c".", c".").step(|| "pivot to the new root".into())?;
-    // The old root now lies on top of the new one, at the same place.
+    // The old root now lies on top of the new one at the same place, and the scratch on top of it.
     rustix::process::fchdir(old).step(|| "enter the old root".into())?;
-    rustix::mount::unmount(c".", UnmountFlags::DETACH).step(|| "detach the old root".into())?;
+    for which in ["scratch", "old root"] {
+        rustix::mount::unmount(c".", UnmountFlags::DETACH).step(|| format!("detach the {which}"))?;
+    }
     rustix::process::chdir(c"/").step(|| "enter the new root".into())
 }

@@ -15,6 +15,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::Error;
+use crate::error::Step;
 use crate::plan::{Plan, Rlimit};
 use crate::seccomp::Clone3Key;
 use crate::sys::{CLONE_INTO_CGROUP, CloneArgs};
@@ -71,12 +73,41 @@ pub(crate) struct Request {
 const STACK: usize = 64 * 1024;
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Makes programs the kernel's choice before init when memory runs out.
+///
+/// A child inherits the preference that init has at the clone; the file is opened while init may
+/// still write it.
+pub(crate) struct OomPreference {
+    file: OwnedFd,
+    own: String,
+    victim: String,
+}
+
+impl OomPreference {
+    pub(crate) fn open() -> Result<OomPreference, Error> {
+        let path = "/proc/self/oom_score_adj";
+        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .step(|| format!("open {path}"))?;
+        let mut text = [0; 16];
+        let length = rustix::io::read(&file, &mut text).step(|| format!("read {path}"))?;
+        let own = String::from_utf8_lossy(&text[..length]).trim().to_string();
+        let victim = (own.parse::<i32>().unwrap_or(0) + 500).min(1000).to_string();
+        Ok(OomPreference { file, own, victim })
+    }
+
+    fn set(&self, value: &str) {
+        // Without it init may be chosen; the jail then ends, which its owner sees.
+        let _ = rustix::io::pwrite(&self.file, value.as_bytes(), 0);
+    }
+}
+
 /// What every start of a jail has in common.
 pub(crate) struct Spawner {
     /// Of u128, so that its top is aligned as the ABI wants.
     stack: Vec<u128>,
     rlimits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
     key: Clone3Key,
+    victims: OomPreference,
 }
 
 /// All the child reads; raw, since it lives in memory shared with its parent.
@@ -94,13 +125,13 @@ struct Child<'a> {
 }
 
 impl Spawner {
-    pub(crate) fn new(plan: &Plan, key: Clone3Key, soft_files: u64) -> Spawner {
+    pub(crate) fn new(plan: &Plan, key: Clone3Key, victims: OomPreference, soft_files: u64) -> Spawner {
         let mut rlimits: Vec<_> =
             plan.rlimits.iter().map(|(kind, soft, hard)| lowered(*kind, *soft, *hard)).collect();
         if !plan.rlimits.iter().any(|(kind, ..)| *kind == Rlimit::OpenFiles) {
             rlimits.push(lowered(Rlimit::OpenFiles, soft_files, u64::MAX));
         }
-        Spawner { stack: vec![0; STACK / size_of::<u128>()], rlimits, key }
+        Spawner { stack: vec![0; STACK / size_of::<u128>()], rlimits, key, victims }
     }
 
     /// Starts a program; `fds` are its cgroup and then its stdio.
@@ -140,10 +171,12 @@ impl Spawner {
             cgroup: cgroup.as_raw_fd() as u64,
             ..CloneArgs::default()
         };
+        self.victims.set(&self.victims.victim);
         // SAFETY: `args`, `child` and the stack live until the call returns, which CLONE_VFORK
         // delays until the child has left this memory; `child_main` keeps the promise of the
         // module's head.
         let answer = unsafe { clone3(&raw mut args, &raw mut child, self.key) };
+        self.victims.set(&self.victims.own);
         if answer < 0 {
             let errno = Errno::from_raw_os_error(-answer as i32);
             return Err(Failure { stage: Stage::Clone, errno });

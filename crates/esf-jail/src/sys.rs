@@ -166,10 +166,12 @@ pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) {
 
 /// Gives every signal its default action and returns the set {SIGCHLD}, blocked.
 pub(crate) fn reset_signals() -> io::Result<OwnedFd> {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: setting the default action installs no code. SIGKILL, SIGSTOP and libc's own
-        // signals refuse, which is as good.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // The kernel's own structure: handler, flags, restorer, mask; all zero is the default action.
+    let default = [0u64; 4];
+    for signal in 1..=64 {
+        // SAFETY: installs no code. The raw call reaches the two signals that libc keeps for
+        // itself; SIGKILL and SIGSTOP refuse, which is as good.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, 0, 8) };
     }
     child_signals()
 }

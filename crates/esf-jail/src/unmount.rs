@@ -49,15 +49,15 @@ fn unmount_all(namespace: &OwnedFd) -> Result<Outcome, Error> {
     rustix::process::pivot_root(c".", c"old").step(|| "pivot to the floor".into())?;
     rustix::process::chdir(c"/").step(|| "enter the floor".into())?;
     let deadline = Instant::now() + LATE_CLOSE;
-    for mount in mounts_below(&proc)?.into_iter().rev() {
+    for mount in order(&mounts_below(&proc)?) {
         loop {
-            match rustix::mount::unmount(&mount, UnmountFlags::NOFOLLOW) {
+            match rustix::mount::unmount(mount, UnmountFlags::NOFOLLOW) {
                 Ok(()) => break,
                 Err(rustix::io::Errno::BUSY) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(rustix::io::Errno::BUSY) => {
-                    let inside = mount.strip_prefix("/old").unwrap_or(&mount);
+                    let inside = mount.strip_prefix("/old").unwrap_or(mount);
                     return Ok(Outcome::Busy(Path::new("/").join(inside)));
                 }
                 other => other.step(|| format!("unmount {}", mount.display()))?,
@@ -67,19 +67,46 @@ fn unmount_all(namespace: &OwnedFd) -> Result<Outcome, Error> {
     Ok(Outcome::Unmounted)
 }
 
-/// Mount points below `/old`, parents first, as this process' mount namespace has them.
-fn mounts_below(proc: &OwnedFd) -> Result<Vec<PathBuf>, Error> {
+/// One line of mountinfo.
+#[derive(Debug, PartialEq)]
+struct Line {
+    id: u32,
+    parent: u32,
+    at: PathBuf,
+}
+
+/// Mounts at or below `/old`, as this process' mount namespace has them.
+fn mounts_below(proc: &OwnedFd) -> Result<Vec<Line>, Error> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file =
         rustix::fs::openat(proc, c"self/mountinfo", flags, Mode::empty()).step(|| "open mountinfo".into())?;
     let mut text = Vec::new();
     std::io::Read::read_to_end(&mut std::fs::File::from(file), &mut text).step(|| "read mountinfo".into())?;
-    Ok(text
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
-        .map(unescape)
-        .filter(|path| path.starts_with("/old"))
-        .collect())
+    let lines = text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let fields: Vec<&[u8]> = line.splitn(6, |byte| *byte == b' ').collect();
+        let number = |index: usize| std::str::from_utf8(fields.get(index)?).ok()?.parse().ok();
+        let at = unescape(fields.get(4)?);
+        Some(Line { id: number(0)?, parent: number(1)?, at })
+    });
+    Ok(lines.filter(|line| line.at.starts_with("/old")).collect())
+}
+
+/// Mount points in an order in which each can be unmounted by path: what lies on a mount before
+/// it, and what covers a place before what it covers.
+fn order(lines: &[Line]) -> Vec<&Path> {
+    fn visit<'a>(lines: &'a [Line], line: &'a Line, order: &mut Vec<&'a Path>) {
+        let mut children: Vec<_> = lines.iter().filter(|child| child.parent == line.id).collect();
+        children.sort_by_key(|child| child.at.components().count());
+        for child in children {
+            visit(lines, child, order);
+        }
+        order.push(&line.at);
+    }
+    let mut order = Vec::new();
+    for line in lines.iter().filter(|line| !lines.iter().any(|other| other.id == line.parent)) {
+        visit(lines, line, &mut order);
+    }
+    order
 }
 
 /// Undoes mountinfo's octal escapes.
@@ -162,6 +189,24 @@ fn probe(upper: &Path, work: &Path) -> Result<rustix::io::Errno, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mounts_are_undone_from_the_top() {
+        let line = |id, parent, at: &str| Line { id, parent, at: at.into() };
+        // The root came last; /x was covered after /x/y was mounted on it.
+        let lines = [
+            line(2, 9, "/old/proc"),
+            line(3, 2, "/old/proc/kcore"),
+            line(4, 9, "/old/x"),
+            line(5, 4, "/old/x/y"),
+            line(6, 4, "/old/x"),
+            line(7, 6, "/old/x/z"),
+            line(9, 1, "/old"),
+        ];
+        let order: Vec<&str> = order(&lines).iter().map(|path| path.to_str().unwrap()).collect();
+        let expected = "/old/proc/kcore /old/proc /old/x/z /old/x /old/x/y /old/x /old";
+        assert_eq!(order.join(" "), expected);
+    }
 
     #[test]
     fn mount_points_are_unescaped() {

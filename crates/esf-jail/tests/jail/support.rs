@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use esf_jail::{
     Capability, CgroupHome, CgroupLimits, ExecSpec, ExitStatus, Jail, Mount, Network, Overlay, Plan, Process,
-    Rlimit, Root, SeccompProfile, SpawnError, Stdio, Zygote, ZygoteConfig,
+    Rlimit, Root, SeccompProfile, SpawnError, Stats, Stdio, Zygote, ZygoteConfig,
 };
 
 /// Numbers that no other test of this machine uses at the same time.
@@ -17,26 +17,41 @@ fn unique() -> u32 {
     (std::process::id() % 4096) * 8 + NEXT.fetch_add(1, Ordering::Relaxed) % 8
 }
 
-pub struct World {
-    pub dir: tempfile::TempDir,
-    pub home: CgroupHome,
-    pub zygote: Zygote,
+pub(crate) struct World {
+    pub(crate) dir: Layers,
+    pub(crate) home: CgroupHome,
+    pub(crate) zygote: Zygote,
+}
+
+/// The layers directory; removed at the end if it is this test's own.
+pub(crate) enum Layers {
+    Own(tempfile::TempDir),
+    Given(PathBuf),
+}
+
+impl Layers {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Layers::Own(dir) => dir.path(),
+            Layers::Given(path) => path,
+        }
+    }
 }
 
 /// What a program left behind.
 #[derive(Debug)]
-pub struct Outcome {
-    pub status: ExitStatus,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Outcome {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         World::with_slots(1)
     }
 
-    pub fn with_slots(warm_slots: usize) -> World {
+    pub(crate) fn with_slots(warm_slots: usize) -> World {
         let dir = tempfile::tempdir().unwrap();
         let home = CgroupHome::discover(&format!("jail-test-{}-{}", std::process::id(), unique()));
         let home = home.unwrap();
@@ -46,18 +61,23 @@ impl World {
             warm_slots,
             layers_dir: dir.path().into(),
         });
-        World { dir, home, zygote: zygote.unwrap() }
+        World { dir: Layers::Own(dir), home, zygote: zygote.unwrap() }
+    }
+
+    /// A world that somebody else made and will remove.
+    pub(crate) fn around(layers: PathBuf, zygote: Zygote, home: CgroupHome) -> World {
+        World { dir: Layers::Given(layers), home, zygote }
     }
 
     /// A directory of the layers, made empty.
-    pub fn layer(&self, name: &str) -> PathBuf {
+    pub(crate) fn layer(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::create_dir_all(&path).unwrap();
         path
     }
 
     /// An overlay of the given lowers with a new upper and work directory.
-    pub fn overlay(&self, name: &str, lowers: &[&Path]) -> Overlay {
+    pub(crate) fn overlay(&self, name: &str, lowers: &[&Path]) -> Overlay {
         Overlay {
             lowers: lowers.iter().map(PathBuf::from).collect(),
             upper: self.layer(&format!("{name}.upper")),
@@ -66,7 +86,7 @@ impl World {
     }
 
     /// This machine's programs, this program as `/probe`, and a writable `/workspace`.
-    pub fn host_plan(&self, name: &str) -> Plan {
+    pub(crate) fn host_plan(&self, name: &str) -> Plan {
         let lower = self.layer("empty");
         let overlay = self.overlay(name, &[&lower]);
         let bind = |source: &str, at: &str| Mount::BindReadOnly {
@@ -95,28 +115,28 @@ impl World {
         plan
     }
 
-    pub fn launch(&self, plan: &Plan) -> Jail {
+    pub(crate) fn launch(&self, plan: &Plan) -> Jail {
         self.zygote.launch(plan).unwrap_or_else(|error| panic!("launch: {error}"))
     }
 
     /// A jail of [`World::host_plan`].
-    pub fn host_jail(&self, name: &str) -> Jail {
+    pub(crate) fn host_jail(&self, name: &str) -> Jail {
         self.launch(&self.host_plan(name))
     }
 
-    /// Cgroup directories of this world's jails.
-    pub fn groups(&self) -> usize {
+    /// Jails and slots of this world, each of which has a group in every hierarchy.
+    pub(crate) fn groups(&self) -> usize {
         let count = |path: &Path| {
-            std::fs::read_dir(path).map_or(0, |entries| {
-                entries.flatten().filter(|entry| entry.file_name().as_encoded_bytes()[0] == b'j').count()
-            })
+            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+            entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"j-")).count()
         };
-        self.home.paths().map(count).sum()
+        let all: usize = self.home.paths().map(count).sum();
+        all.div_ceil(self.home.paths().count())
     }
 }
 
 /// A plan with nothing mounted.
-pub fn plan(root: Root) -> Plan {
+pub(crate) fn plan(root: Root) -> Plan {
     Plan {
         id_base: 1_000_000_000 + unique() * 65536 / 8 * 8,
         id_count: 65536,
@@ -132,7 +152,7 @@ pub fn plan(root: Root) -> Plan {
     }
 }
 
-pub fn spec(argv: &[&str]) -> ExecSpec {
+pub(crate) fn spec(argv: &[&str]) -> ExecSpec {
     ExecSpec {
         argv: argv.iter().map(Into::into).collect(),
         env: vec![("PATH".into(), "/usr/bin:/bin:/usr/sbin:/sbin".into())],
@@ -143,25 +163,25 @@ pub fn spec(argv: &[&str]) -> ExecSpec {
     }
 }
 
-pub fn sh(script: &str) -> ExecSpec {
+pub(crate) fn sh(script: &str) -> ExecSpec {
     ExecSpec { cwd: "/workspace".into(), ..spec(&["/bin/sh", "-c", script]) }
 }
 
-pub fn null() -> OwnedFd {
+pub(crate) fn null() -> OwnedFd {
     std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap().into()
 }
 
-pub fn quiet() -> Stdio {
+pub(crate) fn quiet() -> Stdio {
     Stdio { stdin: null(), stdout: null(), stderr: null() }
 }
 
 /// Starts a program whose output nobody reads.
-pub fn start(jail: &Jail, spec: &ExecSpec) -> Process {
+pub(crate) fn start(jail: &Jail, spec: &ExecSpec) -> Process {
     jail.exec(spec, quiet()).unwrap_or_else(|error| panic!("{:?}: {error}", spec.argv))
 }
 
 /// Runs a program to its end, at most 60 s, and collects its output.
-pub fn run_with(jail: &Jail, spec: &ExecSpec, input: &[u8]) -> Result<Outcome, SpawnError> {
+pub(crate) fn run_with(jail: &Jail, spec: &ExecSpec, input: &[u8]) -> Result<Outcome, SpawnError> {
     let (stdin, mut feed) = std::io::pipe().unwrap();
     let (mut out, stdout) = std::io::pipe().unwrap();
     let (mut err, stderr) = std::io::pipe().unwrap();
@@ -187,22 +207,27 @@ pub fn run_with(jail: &Jail, spec: &ExecSpec, input: &[u8]) -> Result<Outcome, S
     })
 }
 
-pub fn run(jail: &Jail, spec: &ExecSpec) -> Outcome {
+pub(crate) fn run(jail: &Jail, spec: &ExecSpec) -> Outcome {
     run_with(jail, spec, b"").unwrap_or_else(|error| panic!("{:?}: {error}", spec.argv))
 }
 
 /// Runs a script that must succeed; returns what it printed.
-pub fn script(jail: &Jail, text: &str) -> String {
+pub(crate) fn script(jail: &Jail, text: &str) -> String {
     let outcome = run(jail, &sh(text));
     assert_eq!(outcome.status, ExitStatus::Code(0), "{text}: {outcome:?}");
     outcome.stdout
 }
 
 /// Waits up to a time for something to become true.
-pub fn eventually(what: &str, patience: Duration, mut test: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, patience: Duration, mut test: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience;
     while !test() {
         assert!(Instant::now() < deadline, "{what} within {patience:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Brings a jail to rest, which must succeed.
+pub(crate) fn rest(jail: Jail) -> Stats {
+    jail.quiesce().unwrap_or_else(|error| panic!("quiesce: {error}")).stats()
 }
