@@ -11,6 +11,7 @@ use esf_core::record::{Group, Node};
 use esf_layerstack::{ImportOptions, Progress, Skipped};
 use serde_json::{Value, json};
 
+use crate::boundary::{Boundary, reach};
 use crate::{Error, Source, Store};
 
 /// What is asked for.
@@ -69,7 +70,7 @@ impl Store {
         let options = ImportOptions { relaxed, ..request.import.clone() };
         let Obtained { pin, skipped, provenance, sealed } =
             self.obtain(&request.source, &options, progress)?;
-        fail::fail_point!("create-group-before-commit");
+        reach(Boundary::CreateGroupCommit)?;
         let command = ops::create_group::CreateGroup {
             name: request.name,
             root: pin,
@@ -94,7 +95,7 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<ImportedRoot, Error> {
         let Obtained { pin, skipped, sealed, .. } = self.obtain(source, options, progress)?;
-        fail::fail_point!("import-before-register");
+        reach(Boundary::ImportRegister)?;
         if let Some(sealed) = sealed {
             self.graph().register_root(meta, &sealed)?;
         }

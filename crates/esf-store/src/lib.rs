@@ -6,8 +6,14 @@
 //! `ARCHITECTURE.md` has the picture.
 
 mod bases;
+pub mod boundary;
+mod check;
+mod collect;
 mod create;
 mod error;
+mod export;
+mod files;
+mod merge;
 mod open;
 mod prune;
 mod recover;
@@ -17,9 +23,14 @@ mod target;
 mod why;
 mod worker_lock;
 
+pub use check::FsckReport;
+pub use collect::GcReport;
 pub use create::{CreateGroup, Created, ImportedRoot};
 pub use error::Error;
 pub use esf_layerstack::{ImportOptions, Progress};
+pub use export::{Export, Exported, Format};
+pub use files::RootFiles;
+pub use merge::{Merge, MergeOutcome, MergeStep, conflict_json};
 pub use open::Store;
 pub use recover::RecoverReport;
 pub use source::{Source, parse_source};

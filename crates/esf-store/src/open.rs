@@ -8,6 +8,7 @@ use esf_graph::Graph;
 use esf_layerstack::LayerStack;
 
 use crate::Error;
+use crate::boundary::{Boundary, reach};
 
 /// The graph's file in the store's directory.
 const GRAPH: &str = "graph.db";
@@ -30,6 +31,7 @@ impl Store {
         let graph = if path.exists() {
             Graph::open(&path)?
         } else if stack.usage()?.hot == 0 {
+            reach(Boundary::OpenGraph)?;
             Graph::create(&path, stack.store_id())?
         } else {
             return Err(Error::GraphMissing { path });

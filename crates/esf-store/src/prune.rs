@@ -10,6 +10,7 @@ use esf_core::record::Node;
 use esf_core::state::NodeStatus;
 use esf_core::{AttemptId, NodeId};
 
+use crate::boundary::{Boundary, reach};
 use crate::{Error, Store};
 
 impl Store {
@@ -25,7 +26,7 @@ impl Store {
             }
         }
         let reply = self.graph().prune(meta, Prune { node, discard, unsealed })?;
-        fail::fail_point!("prune-before-discard");
+        reach(Boundary::PruneDiscard)?;
         for attempt in &reply.released {
             self.stack().discard_workspace(*attempt)?;
         }

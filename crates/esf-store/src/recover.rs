@@ -10,6 +10,7 @@ use esf_core::{AttemptId, NodeId};
 use esf_layerstack::UnsettledSeal;
 use serde::Serialize;
 
+use crate::boundary::{Boundary, reach};
 use crate::{Error, Store, WorkerLock};
 
 /// What recovery did.
@@ -81,7 +82,7 @@ impl Store {
             self.settle(&seal, &mut report)?;
         }
         for attempt in self.graph().live()? {
-            fail::fail_point!("recover-before-lapse");
+            reach(Boundary::RecoverLapse)?;
             let part = format!("lapse/{}/{}", attempt.attempt_id, attempt.lease_epoch);
             let command =
                 Lapse { attempt: attempt.attempt_id, reason: "the worker's lock is free".to_owned() };
@@ -99,7 +100,7 @@ impl Store {
             Err(esf_graph::Error::NotFound { .. }) => None,
             Err(error) => return Err(error.into()),
         };
-        fail::fail_point!("recover-before-settle");
+        reach(Boundary::RecoverSettle)?;
         self.stack().settle_unsettled(seal.txn, committed.is_some())?;
         match committed {
             Some(node) => report.seals_finished.push((seal.attempt, node)),

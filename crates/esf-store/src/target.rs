@@ -13,6 +13,7 @@ use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with}
 use rustix::io::Errno;
 
 use crate::Error;
+use crate::boundary::{Boundary, reach};
 
 /// A target being written; give it up by dropping it.
 #[derive(Debug)]
@@ -79,12 +80,12 @@ impl Target {
         if is_empty_directory(&self.path)? {
             fs::remove_dir(&self.path).map_err(io_error("replace", &self.path))?;
         }
-        fail::fail_point!("export-statement-rename");
+        reach(Boundary::ExportStatement)?;
         // A statement without a target was left by a crash between these two renames.
         fs::rename(&self.partial_statement, &self.statement)
             .map_err(io_error("rename", &self.partial_statement))?;
         self.published = true;
-        fail::fail_point!("export-rename");
+        reach(Boundary::ExportRename)?;
         match renameat_with(CWD, &self.partial, CWD, &self.path, RenameFlags::NOREPLACE) {
             Ok(()) => {}
             Err(Errno::EXIST) => {

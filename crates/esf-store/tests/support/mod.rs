@@ -28,7 +28,7 @@ use rustix::mount::{
 };
 
 /// True when overlays can be mounted; says why not otherwise.
-pub fn privileged() -> bool {
+pub(crate) fn privileged() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         eprintln!("skipped: mounting an overlay needs root");
@@ -37,13 +37,13 @@ pub fn privileged() -> bool {
 }
 
 /// A store with everything around it.
-pub struct Lab {
-    pub store: Store,
-    pub dir: tempfile::TempDir,
+pub(crate) struct Lab {
+    pub(crate) store: Store,
+    pub(crate) dir: tempfile::TempDir,
     count: Cell<u64>,
 }
 
-pub fn meta(key: &str) -> Meta {
+pub(crate) fn meta(key: &str) -> Meta {
     Meta {
         actor: "tester".to_owned(),
         key: key.to_owned(),
@@ -54,24 +54,24 @@ pub fn meta(key: &str) -> Meta {
 }
 
 impl Lab {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("esf-test-").tempdir().expect("temporary directory");
         let store = Store::open_or_create(&dir.path().join("store")).expect("create a store");
         Self { store, dir, count: 0.into() }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// A request under a key of its own.
-    pub fn meta(&self) -> Meta {
+    pub(crate) fn meta(&self) -> Meta {
         self.count.set(self.count.get() + 1);
         meta(&format!("key {}", self.count.get()))
     }
 
     /// A group whose first root is what `script` makes of an empty directory.
-    pub fn group(&self, name: &str, script: &str) -> Created {
+    pub(crate) fn group(&self, name: &str, script: &str) -> Created {
         let source = self.path(&format!("source-{name}"));
         std::fs::create_dir(&source).expect("make a source");
         shell(&source, script);
@@ -79,8 +79,15 @@ impl Lab {
     }
 
     /// Forks `parent`, runs `script` in an overlay over it, and seals.
-    pub fn work(&self, parent: NodeId, script: &str) -> Node {
-        let started = self.start(parent);
+    pub(crate) fn work(&self, parent: NodeId, script: &str) -> Node {
+        let fork = Fork { parent, count: 1 };
+        let draft = self.store.graph().fork(&self.meta(), fork).expect("fork").remove(0);
+        self.work_on(&draft, script)
+    }
+
+    /// Runs `script` in an overlay over what `draft` begins on, and seals.
+    pub(crate) fn work_on(&self, draft: &Node, script: &str) -> Node {
+        let started = self.start_on(draft);
         self.change(&started, script);
         let prepared = self.prepare(&started);
         let node = self.commit(&started, &prepared);
@@ -89,9 +96,13 @@ impl Lab {
     }
 
     /// A live attempt on a fork of `parent`.
-    pub fn start(&self, parent: NodeId) -> Started {
+    pub(crate) fn start(&self, parent: NodeId) -> Started {
+        let fork = Fork { parent, count: 1 };
+        self.start_on(&self.store.graph().fork(&self.meta(), fork).expect("fork").remove(0))
+    }
+
+    fn start_on(&self, node: &Node) -> Started {
         let graph = self.store.graph();
-        let node = graph.fork(&self.meta(), Fork { parent, count: 1 }).expect("fork").remove(0);
         let enqueue = Enqueue {
             node: node.node_id,
             environment: Environment::default(),
@@ -105,12 +116,12 @@ impl Lab {
         graph.start(&self.meta(), start).expect("start")
     }
 
-    pub fn base_of(&self, started: &Started) -> RootPin {
+    pub(crate) fn base_of(&self, started: &Started) -> RootPin {
         self.store.graph().node(started.attempt.node_id).expect("the draft").base_root().expect("a base")
     }
 
     /// Runs `script` in the attempt's overlay.
-    pub fn change(&self, started: &Started, script: &str) {
+    pub(crate) fn change(&self, started: &Started, script: &str) {
         let base = self.base_of(started);
         let workspace =
             self.store.stack().open_workspace(&base, started.attempt.attempt_id).expect("workspace");
@@ -118,14 +129,14 @@ impl Lab {
         shell(&mounted.path, script);
     }
 
-    pub fn prepare(&self, started: &Started) -> PreparedSeal {
+    pub(crate) fn prepare(&self, started: &Started) -> PreparedSeal {
         let attempt = started.attempt.attempt_id;
         let command = BeginQuiesce { attempt, epoch: started.attempt.lease_epoch };
         self.store.graph().begin_quiesce(&self.meta(), command).expect("quiesce");
         self.store.stack().seal(&seal_request(attempt, self.base_of(started)), &()).expect("seal")
     }
 
-    pub fn commit(&self, started: &Started, prepared: &PreparedSeal) -> Node {
+    pub(crate) fn commit(&self, started: &Started, prepared: &PreparedSeal) -> Node {
         let changes = prepared.changes();
         let command = CommitSeal {
             attempt: started.attempt.attempt_id,
@@ -147,19 +158,22 @@ impl Lab {
         self.store.graph().commit_seal(&self.meta(), command, prepared.sealed()).expect("commit").node
     }
 
-    pub fn dump(&self, pin: &RootPin) -> Vec<String> {
+    pub(crate) fn dump(&self, pin: &RootPin) -> Vec<String> {
         walk(self.store.stack().objects(), pin).map(|entry| dump_line(&entry.expect("walk"))).collect()
     }
 
     /// The files and symlinks of a root: path to contents or target.
-    pub fn files(&self, pin: &RootPin) -> BTreeMap<String, String> {
+    pub(crate) fn files(&self, pin: &RootPin) -> BTreeMap<String, String> {
         use esf_core::manifest::EntryKind;
         let mut files = BTreeMap::new();
         for entry in walk(self.store.stack().objects(), pin) {
             let entry = entry.expect("walk");
             let path = String::from_utf8_lossy(&entry.path).into_owned();
             let text = match &entry.kind {
-                EntryKind::File { .. } => String::new(),
+                EntryKind::File { .. } => {
+                    let mut file = self.store.stack().open_file(pin, &entry.path).expect("open");
+                    std::io::read_to_string(&mut file).expect("text")
+                }
                 EntryKind::Symlink { target } => format!("-> {}", String::from_utf8_lossy(target)),
                 EntryKind::Directory { .. } | EntryKind::Fifo => continue,
             };
@@ -169,7 +183,7 @@ impl Lab {
     }
 }
 
-pub fn request(name: &str, source: &Path) -> CreateGroup {
+pub(crate) fn request(name: &str, source: &Path) -> CreateGroup {
     CreateGroup {
         name: name.to_owned(),
         source: Source::Directory(source.to_owned()),
@@ -178,7 +192,7 @@ pub fn request(name: &str, source: &Path) -> CreateGroup {
     }
 }
 
-pub fn seal_request(attempt: AttemptId, base: RootPin) -> SealRequest {
+pub(crate) fn seal_request(attempt: AttemptId, base: RootPin) -> SealRequest {
     SealRequest {
         attempt,
         base,
@@ -188,14 +202,14 @@ pub fn seal_request(attempt: AttemptId, base: RootPin) -> SealRequest {
     }
 }
 
-pub fn shell(dir: &Path, script: &str) {
+pub(crate) fn shell(dir: &Path, script: &str) {
     let status = Command::new("sh").args(["-euc", script]).current_dir(dir).status().expect("run sh");
     assert!(status.success(), "{script}");
 }
 
 /// An overlay that is mounted until dropped.
-pub struct Mounted {
-    pub path: PathBuf,
+pub(crate) struct Mounted {
+    pub(crate) path: PathBuf,
 }
 
 impl Drop for Mounted {
@@ -206,7 +220,7 @@ impl Drop for Mounted {
 }
 
 /// Mounts a workspace as executors do, but for the id maps.
-pub fn mount(workspace: &Workspace, at: &Path) -> Mounted {
+pub(crate) fn mount(workspace: &Workspace, at: &Path) -> Mounted {
     std::fs::create_dir(at).expect("make the mount point");
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).expect("fsopen");
     let set = |key: &str, value: &str| {
