@@ -10,16 +10,16 @@
 //! contents and both changed the time, it is *theirs*. It never makes a conflict.
 
 mod leaf;
-mod links;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::diff::{Directories, Side, diff_at, directory, same_kind, top};
 use crate::manifest::{
     Attrs, Entry, EntryKind, Error, MemoryObjects, Mode, ObjectError, ObjectKind, ObjectSink, Objects, Root,
-    RootPin, check_depth, escape, join, store_directory, store_top,
+    RootPin, apply_renames, check_depth, escape, join, store_directory, store_top, wrong_names,
 };
 use crate::{Digest, Name};
 
@@ -142,7 +142,7 @@ pub fn merge3(
     ours: &RootPin,
     theirs: &RootPin,
 ) -> Result<Merge, Error> {
-    let scratch = Scratch { stored: objects, new: RefCell::default() };
+    let mut scratch = Scratch { stored: objects, new: RefCell::default() };
     let mut merger = Merger::new(&scratch);
     let tops = [top(objects, base)?, top(objects, ours)?, top(objects, theirs)?];
     let root = match merger.run(tops)? {
@@ -152,8 +152,14 @@ pub fn merge3(
         Side { .. } => unreachable!("tops are directories on all sides"),
     };
     let Merger { mut edits, conflicts, .. } = merger;
-    let one_side = root == *ours || root == *theirs;
-    let root = if one_side { root } else { links::rename_groups(&scratch, root, &mut edits)? };
+    let root = match root == *ours || root == *theirs {
+        true => root,
+        false => {
+            let renames = wrong_names(&scratch, &root)?;
+            rename_in(&mut edits, &renames);
+            apply_renames(&mut scratch, &root, &renames)?
+        }
+    };
     for (id, kind, bytes) in scratch.new.into_inner().iter() {
         sink.put(kind, id, bytes)?;
     }
@@ -171,6 +177,21 @@ impl Objects for Scratch<'_> {
         match self.new.borrow().get(kind, id) {
             Err(ObjectError::Missing { .. }) => self.stored.get(kind, id),
             other => other,
+        }
+    }
+}
+
+impl ObjectSink for Scratch<'_> {
+    fn put(&mut self, kind: ObjectKind, id: &Digest, bytes: &[u8]) -> Result<(), ObjectError> {
+        self.new.get_mut().put(kind, id, bytes)
+    }
+}
+
+/// Tells edits the right names of hard-link groups.
+fn rename_in(edits: &mut [Edit], renames: &BTreeMap<Vec<u8>, Option<Digest>>) {
+    for edit in edits {
+        if let (Action::Put { attrs, .. }, Some(group)) = (&mut edit.action, renames.get(&edit.path)) {
+            attrs.hard_link = *group;
         }
     }
 }

@@ -6,6 +6,7 @@ mod codec;
 mod directory;
 mod dump;
 mod entry;
+mod links;
 mod memory;
 mod reach;
 mod root;
@@ -25,6 +26,8 @@ pub use entry::{
     Attrs, AttrsEntry, Entry, EntryKind, MAX_TARGET, MAX_XATTRS, Mode, Xattrs, hard_link_group,
     is_portable_xattr, portable_capability,
 };
+pub use links::rename_groups;
+pub(crate) use links::{apply_renames, wrong_names};
 pub use memory::MemoryObjects;
 pub use reach::{Reached, reach};
 pub use root::{empty_root, load_attrs_root, load_root, load_top, store_attrs_root, store_root, store_top};
