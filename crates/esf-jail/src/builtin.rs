@@ -83,6 +83,8 @@ pub(crate) fn proc(scratch: &OwnedFd, dev: &OwnedFd) -> Result<OwnedFd, Error> {
     attach(proc.as_fd(), scratch.as_fd(), c"proc")?;
     let options = [("mode", "0555"), ("size", "4k"), ("nr_inodes", "2")];
     let nothing = new_filesystem(c"tmpfs", &options, NOSUID | NODEV | NOEXEC | RDONLY)?;
+    // Attached, since older kernels clone no mount that is attached nowhere.
+    attach(nothing.as_fd(), scratch.as_fd(), c"nothing")?;
     for name in MASKED {
         let Ok(target) = open_path(&proc, name, OFlags::NOFOLLOW) else { continue };
         let step = || format!("mask /proc/{name}");

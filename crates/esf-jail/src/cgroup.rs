@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use serde::{Deserialize, Serialize};
 
@@ -268,7 +268,7 @@ fn wait_empty(events: &OwnedFd, patience: Duration) -> io::Result<bool> {
         if left.is_zero() {
             return Ok(false);
         }
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let left = crate::wire::timespec(left);
         let mut fds = [PollFd::from_borrowed_fd(events.as_fd(), PollFlags::PRI)];
         match poll(&mut fds, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -116,7 +116,7 @@ impl Jail {
         let lost = |_| Error::Lost { what: "the slot" };
         wire::send(&jail.init, &text, &[]).map_err(lost)?;
         jail.execs.make_spare();
-        let answer = wire::receive(&jail.init).map_err(lost)?;
+        let answer = wire::receive_within(&jail.init, PATIENCE).map_err(lost)?;
         let answer = answer.ok_or(Error::Lost { what: "the slot" })?;
         let done: Result<(), Report> = serde_json::from_slice(&answer.bytes)
             .map_err(|error| Error::kernel("read the launch's report", io::Error::other(error)))?;
@@ -146,8 +146,7 @@ impl Jail {
             return Err(SpawnError::Lost);
         }
         self.execs.make_spare();
-        let answer = wire::receive(&ours).map_err(|_| SpawnError::Lost)?;
-        let mut answer = answer.ok_or(SpawnError::Lost)?;
+        let mut answer = self.answer(&ours).ok_or(SpawnError::Lost)?;
         let mut reader = Reader(&answer.bytes);
         let (stage, detail) = (reader.number(), reader.number());
         let (Ok(stage), Ok(detail)) = (stage, detail) else { return Err(SpawnError::Lost) };
@@ -157,6 +156,20 @@ impl Jail {
         }
         let pidfd = answer.fds.pop().ok_or(SpawnError::Lost)?;
         Ok(Process::new(ours, pidfd, group, Arc::clone(&self.execs)))
+    }
+
+    /// Init's answer. An init that does not answer is lost to its owner, and killed to make it true:
+    /// a program inside may have stopped the child that init waits for.
+    fn answer(&self, channel: &OwnedFd) -> Option<wire::Message> {
+        match wire::receive_within(channel, PATIENCE) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                // If even this fails, quiesce or destroy will say so.
+                let _ = self.group.kill();
+                None
+            }
+            Err(_) => None,
+            Ok(answer) => answer,
+        }
     }
 
     fn check(&self, spec: &ExecSpec) -> Result<(), SpawnError> {
@@ -218,7 +231,7 @@ impl Jail {
         let (ours, theirs) = wire::pair().step(|| "make a socket".into())?;
         wire::send(&self.init, body, &[theirs.as_fd()]).map_err(|_| lost())?;
         drop(theirs);
-        let answer = wire::receive(&ours).map_err(|_| lost())?.ok_or_else(lost)?;
+        let answer = self.answer(&ours).ok_or_else(lost)?;
         match Reader(&answer.bytes).number().map_err(|_| lost())? {
             0 => Ok(answer.fds),
             NOT_SERVED => Err(Error::NotServed { path: path.into() }),
@@ -314,7 +327,8 @@ impl Drop for Jail {
 fn is_null(stream: &'static str, fd: &OwnedFd) -> Result<bool, Error> {
     let stat = rustix::fs::fstat(fd).step(|| format!("stat {stream}"))?;
     let found = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Fifo => return Ok(false),
+        FileType::Fifo if on_pipefs(fd) => return Ok(false),
+        FileType::Fifo => "a named pipe",
         FileType::CharacterDevice if stat.st_rdev == rustix::fs::makedev(1, 3) => return Ok(true),
         FileType::CharacterDevice => "a character device",
         FileType::RegularFile => "a regular file",
@@ -325,6 +339,12 @@ fn is_null(stream: &'static str, fd: &OwnedFd) -> Result<bool, Error> {
         FileType::Unknown => "something else",
     };
     Err(Error::Stdio { stream, found })
+}
+
+/// Whether a pipe has no name on any disk.
+fn on_pipefs(fd: &OwnedFd) -> bool {
+    const PIPEFS_MAGIC: i64 = 0x5049_5045;
+    rustix::fs::fstatfs(fd).is_ok_and(|fs| fs.f_type == PIPEFS_MAGIC)
 }
 
 fn spawn_error(spec: &ExecSpec, stage: u32, errno: Errno) -> SpawnError {

@@ -37,7 +37,7 @@ impl Scratch {
             clone_tree(CWD, layers_dir).step(|| format!("clone the mount of {}", layers_dir.display()))?;
         let top = tmpfs(&[("mode", "0700"), ("size", "1m")], SAFE)?;
         attach(top.as_fd(), CWD, c"/")?;
-        for name in [c"layers", c"root", c"proc", c"dev"] {
+        for name in [c"layers", c"root", c"proc", c"dev", c"nothing"] {
             rustix::fs::mkdirat(&top, name, Mode::from_raw_mode(0o755)).step(|| format!("mkdir {name:?}"))?;
         }
         let dev = builtin::dev(&top)?;
@@ -53,8 +53,7 @@ pub(crate) fn build(
     layers_dir: &Path,
     userns: &OwnedFd,
 ) -> Result<OwnedFd, Error> {
-    sys::mount_setattr(scratch.layers.as_fd(), 0, Some(userns.as_fd()))
-        .step(|| format!("id-map {} (its filesystem must support it)", layers_dir.display()))?;
+    idmap_layers(scratch, layers_dir, userns)?;
     attach(scratch.layers.as_fd(), scratch.top.as_fd(), c"layers")?;
     let place =
         open_path(&scratch.top, "root", OFlags::DIRECTORY).step(|| "open the place of the root".into())?;
@@ -85,6 +84,17 @@ pub(crate) fn build(
             .step(|| "make the skeleton read-only".into())?;
     }
     Ok(builder.root)
+}
+
+fn idmap_layers(scratch: &Scratch, layers_dir: &Path, userns: &OwnedFd) -> Result<(), Error> {
+    match sys::mount_setattr(scratch.layers.as_fd(), 0, Some(userns.as_fd())) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(Error::Unsupported {
+            what: "an id-mapped mount of the layers".into(),
+            found: format!("the filesystem of {} refuses it", layers_dir.display()),
+            remedy: "keep them on ext4, xfs or btrfs, or on tmpfs from Linux 6.3".into(),
+        }),
+        other => other.step(|| format!("id-map {}", layers_dir.display())),
+    }
 }
 
 struct Builder<'a> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::error::{Report, Step};
+use crate::home::PATIENCE;
 use crate::zygote::{self, Announcement, MARK, Setup};
 use crate::{CgroupHome, Error, Jail, Plan, wire};
 
@@ -127,7 +128,7 @@ impl Shared {
             self.command(&zygote::Command::Make, &[])?;
         }
         let lost = || Error::Lost { what: "the zygote" };
-        let message = wire::receive(self.control()).map_err(|_| lost())?.ok_or_else(lost)?;
+        let message = wire::receive_within(self.control(), PATIENCE).map_err(|_| lost())?.ok_or_else(lost)?;
         if self.warm_slots > 0 {
             self.command(&zygote::Command::Make, &[])?;
         }
@@ -144,7 +145,7 @@ impl Shared {
         let (ours, theirs) = wire::pair().step(|| "make a socket".into())?;
         self.command(&zygote::Command::Unmount(id.into()), &[theirs.as_fd()])?;
         drop(theirs);
-        let message = wire::receive(&ours).map_err(|_| lost())?.ok_or_else(lost)?;
+        let message = wire::receive_within(&ours, PATIENCE).map_err(|_| lost())?.ok_or_else(lost)?;
         serde_json::from_slice(&message.bytes).map_err(|_| lost())
     }
 }

@@ -56,10 +56,8 @@ impl Process {
     /// [`SpawnError::Lost`] if the jail died first: how the program ended is unknown.
     pub fn wait(&self, deadline: Option<Instant>) -> Result<Option<ExitStatus>, SpawnError> {
         loop {
-            let left = deadline.map(|deadline| {
-                let left = deadline.saturating_duration_since(Instant::now());
-                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
-            });
+            let left =
+                deadline.map(|deadline| wire::timespec(deadline.saturating_duration_since(Instant::now())));
             if let Some(status) = *self.status() {
                 return Ok(Some(status));
             }

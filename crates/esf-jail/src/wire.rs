@@ -6,7 +6,9 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -60,6 +62,25 @@ fn send_packet(socket: BorrowedFd<'_>, kind: u8, bytes: &[u8], fds: &[BorrowedFd
 pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
     let mut buffer = vec![0; INLINE + 1];
     receive_with(socket.as_fd(), &mut buffer)
+}
+
+/// Receives one message; the error `TimedOut` says that none came within a time.
+pub(crate) fn receive_within(socket: impl AsFd, patience: Duration) -> io::Result<Option<Message>> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+        match poll(&mut fds, Some(&timespec(left))) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return receive(socket),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
 /// Receives one message into a caller's buffer of any length.
@@ -167,6 +188,8 @@ mod tests {
             assert!(message.bytes == sent, "{length}");
             assert_eq!(message.fds.len(), 2, "{length}");
         }
+        let late = receive_within(&right, Duration::from_millis(5)).map(drop).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         drop(left);
         assert!(receive(&right).unwrap().is_none());
         assert!(send(&right, b"x", &[]).is_err());

@@ -70,6 +70,8 @@ struct Zygote {
     signals: OwnedFd,
     setup: Setup,
     slots: HashMap<String, Slot>,
+    /// Tells this zygote's groups from those of any other, also after a crash.
+    token: u32,
     made: u64,
     soft_files: u64,
 }
@@ -112,7 +114,11 @@ impl Zygote {
         let setup: Setup = serde_json::from_slice(&message.bytes)
             .map_err(|error| Error::kernel("read the setup", std::io::Error::other(error)))?;
         let soft_files = files.current.unwrap_or(u64::MAX);
-        Ok(Zygote { owner, signals, setup, slots: HashMap::new(), made: 0, soft_files })
+        let mut token = [0; 4];
+        rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
+            .step(|| "draw a name".into())?;
+        let token = u32::from_ne_bytes(token);
+        Ok(Zygote { owner, signals, setup, slots: HashMap::new(), token, made: 0, soft_files })
     }
 
     fn serve(mut self) -> Result<(), Error> {
@@ -178,7 +184,7 @@ impl Zygote {
         self.setup.home.prepare()?;
         let userns = user_namespace()?;
         self.made += 1;
-        let id = format!("j-{}-{}", std::process::id(), self.made);
+        let id = format!("j-{:08x}-{}", self.token, self.made);
         let group = JailGroup::new(&self.setup.home, &id);
         group.create()?;
         match self.fork_slot(userns, &group) {

@@ -105,7 +105,17 @@ fn only_pipes_go_in() {
     let directory: OwnedFd = std::fs::File::open("/").unwrap().into();
     let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
     let zero: OwnedFd = std::fs::File::open("/dev/zero").unwrap().into();
-    for fd in [file, directory, socket.into(), zero] {
+    let named = world.dir.path().join("named");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &named,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let named: OwnedFd = std::fs::OpenOptions::new().read(true).write(true).open(named).unwrap().into();
+    for fd in [file, directory, socket.into(), zero, named] {
         let stdio = Stdio { stdin: fd, stdout: null(), stderr: null() };
         let error = jail.exec(&spec(&["true"]), stdio).map(drop).unwrap_err();
         assert!(matches!(error, SpawnError::Other(Error::Stdio { stream: "stdin", .. })));

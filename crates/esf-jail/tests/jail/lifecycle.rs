@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[crate::Test] = &[
     ("lifecycle::owner_and_zygote_die", owner_and_zygote_die),
     ("lifecycle::init_dies", init_dies),
     ("lifecycle::slots_on_demand_and_at_once", slots_on_demand_and_at_once),
+    ("lifecycle::cycles_leak_nothing", cycles_leak_nothing),
     ("lifecycle::the_zygote_is_sealed_and_named", the_zygote_is_sealed_and_named),
 ];
 
@@ -218,6 +219,14 @@ impl Victim {
     }
 }
 
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // Also after a failed test; one that is dead already is fine.
+        let _ = self.owner.kill();
+        let _ = self.owner.wait();
+    }
+}
+
 /// Processes in the groups of a home, warm slots included.
 fn processes(home: &CgroupHome) -> usize {
     fn walk(path: &Path) -> usize {
@@ -328,4 +337,34 @@ fn the_zygote_is_sealed_and_named() {
     assert!(seals.contains(rustix::fs::SealFlags::WRITE | rustix::fs::SealFlags::SEAL));
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
     assert_eq!(threads, 1);
+}
+
+fn cycles_leak_nothing() {
+    let world = World::new();
+    let count = |path: &str| fs::read_dir(path).unwrap().count();
+    let ledger = || {
+        let zygote = world.zygote.pid();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
+        let inner = fs::read_to_string(format!("/proc/{zygote}/mountinfo")).unwrap().lines().count();
+        let files = (count("/proc/self/fd"), count(&format!("/proc/{zygote}/fd")));
+        let children = fs::read_to_string(format!("/proc/{zygote}/task/{zygote}/children")).unwrap();
+        (mounts, inner, files, children.split_whitespace().count(), world.groups())
+    };
+    let mut before = None;
+    for index in 0..60 {
+        let jail = world.host_jail(&format!("c{index}"));
+        script(&jail, "echo x > x");
+        match index % 3 {
+            0 => {
+                rest(jail);
+            }
+            1 => jail.destroy().unwrap(),
+            _ => drop(jail),
+        }
+        if index == 5 {
+            eventually("one warm slot", Duration::from_secs(5), || ledger().4 == 1);
+            before = Some(ledger());
+        }
+    }
+    eventually("all is as before", Duration::from_secs(5), || Some(ledger()) == before);
 }
