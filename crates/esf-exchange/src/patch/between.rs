@@ -68,16 +68,22 @@ fn name_what_git_lacks(writer: &mut Writer<'_>, change: &Change) {
     }
     if !change.changes_identity() {
         writer.summary.attributes_only += 1;
-    } else if let Some(before) = &change.before
-        && !appeared
-        && (before.mode.bits() ^ after.mode.bits()) & bits_git_lacks(&after.kind) != 0
-    {
+        return;
+    }
+    let same_mode = change.before.as_ref().is_some_and(|before| !appeared && before.mode == after.mode);
+    if !same_mode && !is_git_mode(after) {
         writer.leave_out(&change.path, "permission bits other than the owner's execute bit");
     }
 }
 
-fn bits_git_lacks(kind: &EntryKind) -> u32 {
-    if matches!(kind, EntryKind::File { .. }) { 0o7677 } else { 0o7777 }
+/// Whether git would give the entry this mode, up to a umask that lets others write.
+fn is_git_mode(side: &Side) -> bool {
+    let expected = match side.kind {
+        EntryKind::File { .. } if side.mode.bits() & 0o100 == 0 => 0o644,
+        EntryKind::File { .. } | EntryKind::Directory { .. } => 0o755,
+        EntryKind::Symlink { .. } | EntryKind::Fifo => return true,
+    };
+    side.mode.bits() & !0o022 == expected & !0o022
 }
 
 fn parent(path: &[u8]) -> &[u8] {
