@@ -167,3 +167,78 @@ fn retain_keeps_what_lives_and_sweeps_what_died() {
     assert_eq!((files(directory.path()), objects.disk_usage().unwrap()), (0, 0));
     assert!(matches!(objects.get(KIND, &id(1)), Err(ObjectError::Missing { .. })));
 }
+
+#[test]
+fn an_object_beyond_the_bound_is_refused() {
+    let (_directory, objects) = open();
+    let large = vec![0; esf_core::manifest::MAX_OBJECT as usize + 1];
+    let error = objects.writer().put(KIND, &KIND.id_of(&large), &large).unwrap_err();
+    assert!(matches!(error, ObjectError::Io { .. }) && error.to_string().contains("256 MiB"), "{error}");
+}
+
+/// Crashes and failures at each boundary that packs pass. A boundary is armed to panic, which leaves
+/// files as a killed process would but for what unwinding removes, or to fail as a bad disk would.
+#[cfg(feature = "failpoints")]
+mod boundaries {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    const PACK_BOUNDARIES: [&str; 4] = ["pack-sync", "pack-rename", "pack-directory-sync", "pack-unlink"];
+
+    /// Arms a boundary, works, disarms; answers whether the work came through.
+    fn with(boundary: &str, action: &str, work: impl FnOnce() -> bool) -> bool {
+        fail::cfg(boundary, action).unwrap();
+        let came_through = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
+        fail::remove(boundary);
+        came_through
+    }
+
+    #[test]
+    fn what_was_acknowledged_survives_every_boundary() {
+        for boundary in PACK_BOUNDARIES {
+            for action in ["panic", "return(5)", "return(28)"] {
+                let (directory, objects) = open();
+                (0..70).for_each(|nth| drop(store(&objects, [nth])));
+                store(&objects, 100..110);
+                let dead: Vec<Digest> = (100..105).map(id).collect();
+                let finish = |nth: u32| {
+                    let mut writer = objects.writer();
+                    writer.put(KIND, &id(nth), &bytes(nth)).unwrap();
+                    writer.finish().is_ok()
+                };
+                let stored = with(boundary, action, || finish(500));
+                assert_eq!(stored, boundary == "pack-unlink", "{boundary} {action}");
+                assert!(!with(boundary, action, || objects.consolidate().is_ok()), "{boundary} {action}");
+                assert!(!with(boundary, action, || objects.retain(&|known| !dead.contains(known)).is_ok()));
+                for handle in [objects.clone(), ObjectStore::open(directory.path()).unwrap()] {
+                    for nth in (0..70).chain(105..110) {
+                        assert_eq!(handle.get(KIND, &id(nth)).unwrap(), bytes(nth), "{boundary} {action}");
+                    }
+                    assert_eq!(handle.verify_all(&mut |_| {}).unwrap(), []);
+                }
+                assert!(finish(600));
+                objects.consolidate().unwrap();
+                objects.sweep_temporaries().unwrap();
+                assert_eq!(objects.verify_all(&mut |_| {}).unwrap(), []);
+                assert!(
+                    fs::read_dir(directory.path())
+                        .unwrap()
+                        .all(|entry| { entry.unwrap().file_name().to_str().unwrap().ends_with(".pack") })
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_as_such() {
+        let (directory, objects) = open();
+        let mut writer = objects.writer();
+        writer.put(KIND, &id(1), &bytes(1)).unwrap();
+        fail::cfg("pack-sync", "return(28)").unwrap();
+        let error = writer.finish().unwrap_err();
+        fail::remove("pack-sync");
+        assert_eq!(error.problem().code, "storage_full");
+        assert_eq!(files(directory.path()), 0);
+    }
+}

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esf_core::Digest;
-use esf_core::manifest::{ObjectError, ObjectKind, ObjectSink, Objects};
+use esf_core::manifest::{MAX_OBJECT, ObjectError, ObjectKind, ObjectSink, Objects};
 
 use super::pack::{self, Pack, PackId};
 use super::{ObjectStore, io_error, pack_error};
@@ -39,6 +39,10 @@ impl PackWriter {
 
     /// Takes an object even if the store has it: for packs that replace others.
     pub(super) fn push(&mut self, kind: ObjectKind, id: Digest, bytes: Vec<u8>) -> Result<(), ObjectError> {
+        if bytes.len() as u64 > MAX_OBJECT {
+            let large = io::Error::from(io::ErrorKind::FileTooLarge);
+            return Err(io_error(format!("store {kind} object {id}: expected at most 256 MiB"), large));
+        }
         self.bytes += bytes.len();
         if let Some((_, twice)) = self.pending.insert(id, (kind, bytes)) {
             self.bytes -= twice.len();
