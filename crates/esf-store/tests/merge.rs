@@ -38,13 +38,17 @@ fn group_of(lab: &Lab, node: &Node) -> Group {
     lab.store.graph().group(node.group_id).unwrap()
 }
 
+/// A path with its contents or target; none when it is gone.
+type Content = (&'static str, Option<&'static str>);
+/// A path with the kind of its conflict.
+type Conflict = (&'static str, &'static str);
+
 /// One row of the table: what each side does, and either files that differ from the base's or conflicts.
 struct Row {
     name: &'static str,
     ours: &'static str,
     theirs: &'static str,
-    expected:
-        Result<&'static [(&'static str, Option<&'static str>)], &'static [(&'static str, &'static str)]>,
+    expected: Result<&'static [Content], &'static [Conflict]>,
 }
 
 const TABLE: &[Row] = &[

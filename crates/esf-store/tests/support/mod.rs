@@ -36,10 +36,25 @@ pub(crate) fn privileged() -> bool {
     root
 }
 
+/// Where a lab lies.
+pub(crate) enum Place {
+    Temporary(tempfile::TempDir),
+    Given(PathBuf),
+}
+
+impl Place {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(dir) => dir.path(),
+            Self::Given(dir) => dir,
+        }
+    }
+}
+
 /// A store with everything around it.
 pub(crate) struct Lab {
     pub(crate) store: Store,
-    pub(crate) dir: tempfile::TempDir,
+    pub(crate) dir: Place,
     count: Cell<u64>,
 }
 
@@ -56,6 +71,15 @@ pub(crate) fn meta(key: &str) -> Meta {
 impl Lab {
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("esf-test-").tempdir().expect("temporary directory");
+        Self::with(Place::Temporary(dir))
+    }
+
+    /// In a directory that stays.
+    pub(crate) fn at(dir: &Path) -> Self {
+        Self::with(Place::Given(dir.to_owned()))
+    }
+
+    fn with(dir: Place) -> Self {
         let store = Store::open_or_create(&dir.path().join("store")).expect("create a store");
         Self { store, dir, count: 0.into() }
     }
