@@ -82,7 +82,7 @@ pub struct Policy {
 }
 
 /// A policy together with the text it was read from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct PolicyDocument {
     text: String,
     #[serde(skip)]
@@ -137,12 +137,6 @@ impl PolicyDocument {
     /// The digest of the text.
     pub fn digest(&self) -> PolicyDigest {
         PolicyDigest::new(Digest::in_context("esf policy v1", self.text.as_bytes()))
-    }
-}
-
-impl Default for PolicyDocument {
-    fn default() -> Self {
-        Self { text: String::new(), policy: Policy::default() }
     }
 }
 

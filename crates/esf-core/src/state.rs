@@ -272,3 +272,140 @@ impl AttemptState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::{AttrsId, Digest, RootId};
+    use crate::failure::FailureClass;
+
+    fn root(byte: u8) -> RootPin {
+        let digest = Digest::from_bytes([byte; 32]);
+        RootPin { root: RootId::new(digest), attrs: AttrsId::new(digest) }
+    }
+
+    fn table<S, T>(
+        states: &[S],
+        steps: &[T],
+        name: impl Fn(&T) -> &'static str,
+        take: impl Fn(&S, &T) -> Result<&'static str, IllegalStep>,
+        status: impl Fn(&S) -> &'static str,
+    ) -> String {
+        let mut text = String::new();
+        for state in states {
+            for step in steps {
+                let outcome = take(state, step).unwrap_or_else(|illegal| {
+                    assert_eq!((illegal.from, illegal.step), (status(state), name(step)));
+                    "-"
+                });
+                text.push_str(&format!("{:<9} {:<16} {outcome}\n", status(state), name(step)));
+            }
+        }
+        print!("{text}");
+        text
+    }
+
+    #[test]
+    fn every_pair_of_a_nodes_state_and_step_is_decided() {
+        let states = [
+            NodeState::Draft,
+            NodeState::Sealed { root: root(1) },
+            NodeState::Terminal { root: root(1) },
+            NodeState::Pruned { root: None },
+            NodeState::Pruned { root: Some(root(1)) },
+        ];
+        let seal = |terminal| NodeStep::Seal { root: root(2), terminal };
+        let steps = [seal(false), seal(true), NodeStep::End, NodeStep::Prune];
+        let take = |state: &NodeState, step: &NodeStep| state.step(*step).map(|next| next.status().as_str());
+        let text = table(&states, &steps, NodeStep::name, take, |state| state.status().as_str());
+        let expected = "\
+draft     seal             sealed
+draft     seal as terminal terminal
+draft     end              -
+draft     prune            pruned
+sealed    seal             -
+sealed    seal as terminal -
+sealed    end              terminal
+sealed    prune            pruned
+terminal  seal             -
+terminal  seal as terminal -
+terminal  end              -
+terminal  prune            pruned
+pruned    seal             -
+pruned    seal as terminal -
+pruned    end              -
+pruned    prune            -
+pruned    seal             -
+pruned    seal as terminal -
+pruned    end              -
+pruned    prune            -
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_root_never_changes_once_it_is_there() {
+        let sealed = NodeState::Draft.step(NodeStep::Seal { root: root(1), terminal: false });
+        assert_eq!(sealed, Ok(NodeState::Sealed { root: root(1) }));
+        let ended = sealed.and_then(|state| state.step(NodeStep::End));
+        assert_eq!(ended, Ok(NodeState::Terminal { root: root(1) }));
+        let pruned = ended.and_then(|state| state.step(NodeStep::Prune));
+        assert_eq!(pruned, Ok(NodeState::Pruned { root: Some(root(1)) }));
+    }
+
+    #[test]
+    fn every_pair_of_an_attempts_state_and_step_is_decided() {
+        let states = [
+            AttemptState::Queued,
+            AttemptState::Active { epoch: 1 },
+            AttemptState::Quiescing { epoch: 1 },
+            AttemptState::Sealed,
+            AttemptState::Failed,
+            AttemptState::Released,
+        ];
+        let failure = Failure::new(FailureClass::Cancelled, "test", "");
+        let steps = [
+            AttemptStep::Start { epoch: 2 },
+            AttemptStep::Quiesce,
+            AttemptStep::Seal,
+            AttemptStep::Fail { failure, delta_kept: false },
+            AttemptStep::Release,
+        ];
+        let take =
+            |state: &AttemptState, step: &AttemptStep| state.step(step).map(|next| next.status().as_str());
+        let text = table(&states, &steps, AttemptStep::name, take, |state| state.status().as_str());
+        let expected = "\
+queued    start            active
+queued    quiesce          -
+queued    seal             -
+queued    fail             failed
+queued    release          released
+active    start            -
+active    quiesce          quiescing
+active    seal             -
+active    fail             failed
+active    release          -
+quiescing start            -
+quiescing quiesce          -
+quiescing seal             sealed
+quiescing fail             failed
+quiescing release          released
+sealed    start            -
+sealed    quiesce          -
+sealed    seal             -
+sealed    fail             -
+sealed    release          released
+failed    start            -
+failed    quiesce          -
+failed    seal             -
+failed    fail             -
+failed    release          released
+released  start            -
+released  quiesce          -
+released  seal             -
+released  fail             -
+released  release          -
+";
+        assert_eq!(text, expected);
+    }
+}

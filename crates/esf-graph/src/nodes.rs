@@ -1,5 +1,7 @@
 //! Mutations of groups and nodes: roots, groups, forks, merges, promotions, prunes, names, evaluations.
 
+use std::sync::mpsc::sync_channel;
+
 use esf_core::NodeId;
 use esf_core::manifest::RootPin;
 use esf_core::ops::commit_merge::{CommitMerge, MergeReply};
@@ -115,14 +117,20 @@ impl Graph {
     /// # Errors
     /// `Rejected` with `NotSealed` naming the last sealed node, `Terminal`, `Pruned`, `BadArgument`.
     pub fn fork(&self, meta: &Meta, command: Fork) -> Result<Vec<Node>> {
+        // The stored reply is small: the children follow from it and from the parent, whose root and state
+        // are fixed. The parent that the decision saw is taken along, to spare a second look.
+        let (saw, seen) = sync_channel(1);
         let answer = self.mutate(meta, "fork", &command, move |db, request| {
             let parent = load::node(db, command.parent)?;
             let last_sealed = load::last_sealed_of_draft(db, &parent)?;
-            decided(fork::decide(&fork::Snapshot { parent, last_sealed }, &command, request))
+            let snapshot = fork::Snapshot { parent, last_sealed };
+            let decision = decided(fork::decide(&snapshot, &command, request))?;
+            // The other end waits for this job, so it is there; if it is not, it looks the parent up.
+            saw.try_send(snapshot.parent).ok();
+            Ok(decision)
         })?;
-        // The reply follows from the parent, whose root and state are fixed, and from what was stored.
         let forked: Forked = answer.reply;
-        let parent = self.node(forked.parent)?;
+        let parent = seen.try_recv().or_else(|_| self.node(forked.parent))?;
         Ok(fork::children(&parent, &forked, self.inner.store))
     }
 

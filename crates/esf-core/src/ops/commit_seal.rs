@@ -11,9 +11,9 @@ use crate::manifest::RootPin;
 use crate::ops::begin_quiesce::fence;
 use crate::ops::{Change, Decision, Reject, Request, Transition};
 use crate::record::{
-    Attempt, Changed, EventKind, Exec, Failure, Json, Lease, LeaseStatus, LogicalState, Node,
+    Attempt, Changed, EventKind, Exec, Failure, Json, Lease, LeaseStatus, LogicalState, Node, PrivateDelta,
 };
-use crate::state::{AttemptStep, NodeStatus, NodeStep};
+use crate::state::{AttemptStatus, AttemptStep, IllegalStep, NodeStatus, NodeStep};
 use crate::time::Timestamp;
 
 /// What is asked for; the root comes with its proof.
@@ -93,6 +93,9 @@ pub fn decide(
     request: &Request<'_>,
 ) -> Result<Decision<Outcome>, Reject> {
     fence(&snapshot.attempt, Some(command.epoch))?;
+    if !snapshot.attempt.purpose.has_draft() {
+        return Err(IllegalStep { machine: "attempt", from: "evaluating", step: "seal" }.into());
+    }
     if snapshot.node.status != NodeStatus::Draft {
         return stale(snapshot, request);
     }
@@ -100,10 +103,6 @@ pub fn decide(
     let mut node = snapshot.node.clone();
     node.take(NodeStep::Seal { root, terminal: command.terminal }, now)?;
     let mut attempt = snapshot.attempt.clone();
-    if !attempt.purpose.has_draft() {
-        let machine = crate::state::IllegalStep { machine: "attempt", from: "evaluate", step: "seal" };
-        return Err(Reject::IllegalStep(machine));
-    }
     attempt.take(AttemptStep::Seal, now)?;
     if let Some(state) = &command.state {
         node.state_id = state.id();
@@ -139,7 +138,7 @@ fn hand_over(
 ) -> Result<(), Reject> {
     let Some(salvaged) = salvaged else { return Ok(()) };
     let mut released = salvaged.clone();
-    released.private_delta = crate::record::PrivateDelta::Sealed;
+    released.private_delta = PrivateDelta::Sealed;
     released.take(AttemptStep::Release, now)?;
     decision.transitions.push(Transition::of_attempt(EventKind::AttemptReleased, &released));
     decision.changes.push(Change::UpdateAttempt { attempt: Box::new(released), was: salvaged.status });
@@ -165,7 +164,7 @@ fn stale(snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision<Outcome>
 pub fn end<R>(
     decision: &mut Decision<R>,
     attempt: Attempt,
-    was: crate::state::AttemptStatus,
+    was: AttemptStatus,
     lease: Option<&Lease>,
     status: LeaseStatus,
     now: Timestamp,

@@ -86,7 +86,7 @@ pub fn decide(
     let imported = Transition::of_node(EventKind::NodeCreated, &node);
     Ok(Decision::new(Created { group: group.clone(), node: node.clone() })
         .change(Change::InsertNode(Box::new(node)))
-        .change(Change::InsertGroup(Box::new(group), command.policy.clone()))
+        .change(Change::InsertGroup(Box::new(group), Box::new(command.policy.clone())))
         .log(created)
         .log(imported))
 }

@@ -138,7 +138,7 @@ impl<R> Decision<R> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// A new group, with its policy's text.
-    InsertGroup(Box<Group>, PolicyDocument),
+    InsertGroup(Box<Group>, Box<PolicyDocument>),
     /// The canonical node moves from the generation `was` to the next.
     MoveCanonical {
         /// The group.
@@ -282,3 +282,6 @@ impl Transition {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::id::{AttemptId, ExecId, LeaseId, NodeId};
 use crate::manifest::RootPin;
 use crate::problem::{Class, Problem};
-use crate::record::StateTooLarge;
+use crate::record::{Json, LogicalState, StateTooLarge};
 use crate::state::{AttemptStatus, IllegalStep, NodeStatus};
 
 /// A refusal of an operation; nothing was changed.
@@ -196,172 +196,165 @@ pub enum Reject {
 impl Reject {
     /// The refusal as it leaves the libraries.
     pub fn problem(&self) -> Problem {
-        self.usage()
-            .or_else(|| self.of_node())
-            .or_else(|| self.of_attempt())
-            .unwrap_or_else(|| self.of_group())
+        let (class, code) = self.class_and_code();
+        let (expected, found) = self.expected_and_found();
+        let problem = Problem {
+            remediation: self.remediation(),
+            retryable: class == Class::Refused,
+            context: self.context(),
+            ..Problem::new(class, code, self.to_string())
+        };
+        problem.expected(expected).found(found)
     }
 
-    fn of_class(&self, class: Class, code: &str) -> Problem {
-        Problem::new(class, code, self.to_string())
-    }
-
-    fn usage(&self) -> Option<Problem> {
-        let problem = |code| self.of_class(Class::Usage, code);
-        Some(match self {
-            Self::BadMeta { field, bytes } => problem("bad_request")
-                .expected(format!("{field} of 1 to 255 bytes"))
-                .found(format!("{bytes} bytes")),
-            Self::BadName { name, reason } => {
-                problem("bad_name").expected(*reason).found(name.clone()).remedy("choose another name")
-            }
-            Self::BadArgument { argument: _, expected, found } => {
-                problem("bad_argument").expected(expected.clone()).found(found.clone())
-            }
-            Self::StateTooLarge(error) => problem("state_too_large")
-                .expected(format!("at most {} bytes", crate::record::LogicalState::MAX))
-                .found(format!("{} bytes", error.found))
-                .remedy("keep large data in the tree and refer to it"),
-            _ => return None,
-        })
-    }
-
-    fn of_node(&self) -> Option<Problem> {
-        let problem = |code| self.of_class(Class::Conflict, code);
-        Some(match self {
-            Self::UnknownRoot { root } => self
-                .of_class(Class::NotFound, "not_found")
-                .expected("a root that was sealed in this store")
-                .found(root.root.to_string())
-                .remedy("import it first: esf root import SOURCE"),
-            Self::NotSealed { node, last_sealed } => {
-                let problem = problem("not_sealed")
-                    .expected("a sealed node")
-                    .found("draft")
-                    .context(json!({ "node_id": node, "last_sealed": last_sealed }));
-                match last_sealed {
-                    Some(last) => problem
-                        .remedy(format!("seal it with esf suspend, or use the last sealed node {last}")),
-                    None => problem.remedy("seal it with esf suspend"),
-                }
-            }
-            Self::Terminal { node } => problem("terminal")
-                .expected("a sealed node that is not terminal")
-                .found("terminal")
-                .remedy("evaluate or export it, or fork one of its parents")
-                .context(json!({ "node_id": node })),
-            Self::Pruned { node } => problem("pruned")
-                .expected("a node that was not pruned")
-                .found("pruned")
-                .context(json!({ "node_id": node })),
-            Self::Leased { node, attempt, lease } => problem("leased")
-                .expected("no queued or live attempt")
-                .found(lease.map_or_else(|| attempt.to_string(), |lease| format!("{attempt} under {lease}")))
-                .remedy(format!("suspend or release {attempt} first"))
-                .context(json!({ "node_id": node, "attempt_id": attempt, "lease_id": lease })),
-            Self::Canonical { node } => problem("canonical")
-                .expected("a node that is not canonical")
-                .found(node.to_string())
-                .remedy("promote another node first")
-                .context(json!({ "node_id": node })),
-            Self::UnsealedChanges { count, attempts } => problem("unsealed_changes")
-                .expected("nothing unsealed")
-                .found(format!("{count} unsealed changes"))
-                .remedy("seal them with esf suspend, or give them up with --discard")
-                .context(json!({ "unsealed": count, "attempts": attempts })),
-            Self::OtherGroup { node } => problem("other_group")
-                .expected("nodes of one group")
-                .found(node.to_string())
-                .context(json!({ "node_id": node })),
-            _ => return None,
-        })
-    }
-
-    fn of_attempt(&self) -> Option<Problem> {
-        let problem = |code| self.of_class(Class::Conflict, code);
-        Some(match self {
-            Self::Stale { attempt, node, status } => problem("stale")
-                .expected("a draft")
-                .found(status.as_str())
-                .remedy(format!("the first seal won; release {attempt}, or fork {node} and redo the work"))
-                .context(json!({ "attempt_id": attempt, "node_id": node })),
-            Self::AttemptLive { node, attempt } => problem("attempt_live")
-                .expected("a draft without a queued or live attempt")
-                .found(attempt.to_string())
-                .remedy("use that attempt, release it, or fork the parent again")
-                .context(json!({ "node_id": node, "attempt_id": attempt })),
-            Self::LeaseFenced { attempt, epoch, current, status } => problem("lease_fenced")
-                .expected(format!("epoch {current} of a live lease"))
-                .found(match epoch {
-                    Some(epoch) => format!("epoch {epoch}, attempt {}", status.as_str()),
-                    None => format!("no epoch, attempt {}", status.as_str()),
-                })
-                .remedy("stop: another holder or recovery took over")
-                .context(json!({ "attempt_id": attempt, "epoch": current, "status": status })),
-            Self::IllegalStep(step) => problem("illegal_step")
-                .expected(format!("{} in a state that can {}", step.machine, step.step))
-                .found(step.from),
-            Self::NotRetryable { attempt, status } => problem("not_retryable")
-                .expected("a failed or released attempt")
-                .found(status.as_str())
-                .context(json!({ "attempt_id": attempt })),
-            Self::NothingToSalvage { attempt, reason } => problem("nothing_to_salvage")
-                .expected("a failed attempt whose delta is kept, in the boot it was written in")
-                .found(*reason)
-                .remedy(format!("esf retry {attempt} starts again from the same draft"))
-                .context(json!({ "attempt_id": attempt })),
-            Self::ExecEnded { exec } => {
-                problem("exec_ended").expected("a running exec").found(exec.to_string())
-            }
-            _ => return None,
-        })
-    }
-
-    fn of_group(&self) -> Problem {
-        let problem = |code| self.of_class(Class::Conflict, code);
+    /// The class and the stable code.
+    pub const fn class_and_code(&self) -> (Class, &'static str) {
         match self {
-            Self::NameTaken { name, by } => problem("name_taken")
-                .expected("a free name")
-                .found(by.clone())
-                .remedy(format!("choose another name than {name:?}")),
-            Self::StaleGeneration { expected, generation, canonical } => problem("stale_generation")
-                .expected(expected.to_string())
-                .found(generation.to_string())
-                .remedy(format!("look at {canonical}, then merge and try again with generation {generation}"))
-                .context(json!({ "generation": generation, "canonical_node_id": canonical })),
-            Self::NotDescendant { node, canonical, generation } => problem("not_descendant")
-                .expected(format!("a descendant of {canonical}"))
-                .found(node.to_string())
-                .remedy("merge it with the canonical node, or drop that one's work with --replace")
-                .context(json!({
-                    "node_id": node, "canonical_node_id": canonical, "generation": generation
-                })),
-            Self::Quota { quota, used, limit } => self
-                .of_class(Class::Refused, "quota")
-                .expected(format!("fewer than {limit}"))
-                .found(used.to_string())
-                .remedy("wait for a live attempt to end, or raise the group's quota")
-                .retryable()
-                .context(json!({ "quota": quota, "used": used, "limit": limit })),
+            Self::BadMeta { .. } => (Class::Usage, "bad_request"),
+            Self::BadName { .. } => (Class::Usage, "bad_name"),
+            Self::BadArgument { .. } => (Class::Usage, "bad_argument"),
+            Self::StateTooLarge(_) => (Class::Usage, "state_too_large"),
+            Self::NameTaken { .. } => (Class::Conflict, "name_taken"),
+            Self::UnknownRoot { .. } => (Class::NotFound, "not_found"),
+            Self::NotSealed { .. } => (Class::Conflict, "not_sealed"),
+            Self::Terminal { .. } => (Class::Conflict, "terminal"),
+            Self::Pruned { .. } => (Class::Conflict, "pruned"),
+            Self::Stale { .. } => (Class::Conflict, "stale"),
+            Self::AttemptLive { .. } => (Class::Conflict, "attempt_live"),
+            Self::LeaseFenced { .. } => (Class::Conflict, "lease_fenced"),
+            Self::IllegalStep(_) => (Class::Conflict, "illegal_step"),
+            Self::NotRetryable { .. } => (Class::Conflict, "not_retryable"),
+            Self::NothingToSalvage { .. } => (Class::Conflict, "nothing_to_salvage"),
+            Self::StaleGeneration { .. } => (Class::Conflict, "stale_generation"),
+            Self::NotDescendant { .. } => (Class::Conflict, "not_descendant"),
+            Self::Leased { .. } => (Class::Conflict, "leased"),
+            Self::Canonical { .. } => (Class::Conflict, "canonical"),
+            Self::UnsealedChanges { .. } => (Class::Conflict, "unsealed_changes"),
+            Self::OtherGroup { .. } => (Class::Conflict, "other_group"),
+            Self::Quota { .. } => (Class::Refused, "quota"),
+            Self::ExecEnded { .. } => (Class::Conflict, "exec_ended"),
+        }
+    }
+
+    fn expected_and_found(&self) -> (String, String) {
+        let both = |expected: &str, found: &dyn ToString| (expected.to_owned(), found.to_string());
+        match self {
+            Self::BadMeta { field, bytes } => both(&format!("{field} of 1 to 255 bytes"), bytes),
+            Self::BadName { name, reason } => both(reason, name),
+            Self::BadArgument { argument: _, expected, found } => both(expected, found),
+            Self::StateTooLarge(error) => both(&format!("at most {} bytes", LogicalState::MAX), &error.found),
+            Self::NameTaken { name: _, by } => both("a free name", by),
+            Self::UnknownRoot { root } => both("a root that was sealed in this store", &root.root),
+            Self::NotSealed { .. } => both("a sealed node", &"draft"),
+            Self::Terminal { .. } => both("a sealed node that is not terminal", &"terminal"),
+            Self::Pruned { .. } => both("a node that was not pruned", &"pruned"),
+            Self::Stale { status, .. } => both("a draft", &status.as_str()),
+            Self::AttemptLive { attempt, .. } => both("a draft without a queued or live attempt", attempt),
+            Self::LeaseFenced { epoch, current, status, .. } => {
+                let epoch = epoch.map_or_else(|| "none".to_owned(), |epoch| epoch.to_string());
+                let found = format!("epoch {epoch}, attempt {}", status.as_str());
+                both(&format!("epoch {current} of a live lease"), &found)
+            }
+            Self::IllegalStep(step) => {
+                both(&format!("{} in a state that can {}", step.machine, step.step), &step.from)
+            }
+            Self::NotRetryable { status, .. } => both("a failed or released attempt", &status.as_str()),
+            Self::NothingToSalvage { reason, .. } => {
+                both("a failed attempt whose delta is kept, in the boot it was written in", reason)
+            }
+            Self::StaleGeneration { expected, generation, .. } => both(&expected.to_string(), generation),
+            Self::NotDescendant { node, canonical, .. } => {
+                both(&format!("a descendant of {canonical}"), node)
+            }
+            Self::Leased { attempt, lease, .. } => {
+                let under = lease.map_or_else(String::new, |lease| format!(" under {lease}"));
+                both("no queued or live attempt", &format!("{attempt}{under}"))
+            }
+            Self::Canonical { node } => both("a node that is not canonical", node),
+            Self::UnsealedChanges { count, .. } => {
+                both("nothing unsealed", &format!("{count} unsealed changes"))
+            }
+            Self::OtherGroup { node } => both("nodes of one group", node),
+            Self::Quota { used, limit, .. } => both(&format!("fewer than {limit}"), used),
+            Self::ExecEnded { exec } => both("a running exec", exec),
+        }
+    }
+
+    fn remediation(&self) -> Option<String> {
+        Some(match self {
+            Self::BadName { .. } | Self::NameTaken { .. } => "choose another name".to_owned(),
+            Self::StateTooLarge(_) => "keep large data in the tree and refer to it".to_owned(),
+            Self::UnknownRoot { .. } => "import it first: esf root import SOURCE".to_owned(),
+            Self::NotSealed { last_sealed: Some(last), .. } => {
+                format!("seal it with esf suspend, or use the last sealed node {last}")
+            }
+            Self::NotSealed { last_sealed: None, .. } => "seal it with esf suspend".to_owned(),
+            Self::Terminal { .. } => "evaluate or export it, or fork one of its parents".to_owned(),
+            Self::Stale { attempt, node, .. } => {
+                format!("the first seal won; release {attempt}, or fork {node} and redo the work")
+            }
+            Self::AttemptLive { .. } => "use that attempt, release it, or fork the parent again".to_owned(),
+            Self::LeaseFenced { .. } => "stop: another holder or recovery took over".to_owned(),
+            Self::NothingToSalvage { attempt, .. } => {
+                format!("esf retry {attempt} starts again from the same draft")
+            }
+            Self::StaleGeneration { generation, canonical, .. } => {
+                format!("look at {canonical}, then merge and try again with generation {generation}")
+            }
+            Self::NotDescendant { .. } => {
+                "merge it with the canonical node, or drop that one's work with --replace".to_owned()
+            }
+            Self::Leased { attempt, .. } => format!("suspend or release {attempt} first"),
+            Self::Canonical { .. } => "promote another node first".to_owned(),
+            Self::UnsealedChanges { .. } => {
+                "seal them with esf suspend, or give them up with --discard".to_owned()
+            }
+            Self::Quota { .. } => "wait for an attempt to end, or raise the group's quota".to_owned(),
+            Self::BadMeta { .. }
+            | Self::BadArgument { .. }
+            | Self::Pruned { .. }
+            | Self::IllegalStep(_)
+            | Self::NotRetryable { .. }
+            | Self::OtherGroup { .. }
+            | Self::ExecEnded { .. } => return None,
+        })
+    }
+
+    fn context(&self) -> Json {
+        match self {
+            Self::NotSealed { node, last_sealed } => json!({ "node_id": node, "last_sealed": last_sealed }),
+            Self::Terminal { node }
+            | Self::Pruned { node }
+            | Self::Canonical { node }
+            | Self::OtherGroup { node } => json!({ "node_id": node }),
+            Self::Stale { attempt, node, .. } | Self::AttemptLive { attempt, node } => {
+                json!({ "attempt_id": attempt, "node_id": node })
+            }
+            Self::LeaseFenced { attempt, current, status, .. } => {
+                json!({ "attempt_id": attempt, "epoch": current, "status": status })
+            }
+            Self::NotRetryable { attempt, .. } | Self::NothingToSalvage { attempt, .. } => {
+                json!({ "attempt_id": attempt })
+            }
+            Self::StaleGeneration { generation, canonical, .. } => {
+                json!({ "generation": generation, "canonical_node_id": canonical })
+            }
+            Self::NotDescendant { node, canonical, generation } => {
+                json!({ "node_id": node, "canonical_node_id": canonical, "generation": generation })
+            }
+            Self::Leased { node, attempt, lease } => {
+                json!({ "node_id": node, "attempt_id": attempt, "lease_id": lease })
+            }
+            Self::UnsealedChanges { count, attempts } => json!({ "unsealed": count, "attempts": attempts }),
+            Self::Quota { quota, used, limit } => json!({ "quota": quota, "used": used, "limit": limit }),
+            Self::ExecEnded { exec } => json!({ "exec_id": exec }),
             Self::BadMeta { .. }
             | Self::BadName { .. }
             | Self::BadArgument { .. }
             | Self::StateTooLarge(_)
+            | Self::NameTaken { .. }
             | Self::UnknownRoot { .. }
-            | Self::NotSealed { .. }
-            | Self::Terminal { .. }
-            | Self::Pruned { .. }
-            | Self::Leased { .. }
-            | Self::Canonical { .. }
-            | Self::UnsealedChanges { .. }
-            | Self::OtherGroup { .. }
-            | Self::Stale { .. }
-            | Self::AttemptLive { .. }
-            | Self::LeaseFenced { .. }
-            | Self::IllegalStep(_)
-            | Self::NotRetryable { .. }
-            | Self::NothingToSalvage { .. }
-            | Self::ExecEnded { .. } => unreachable!("worded above"),
+            | Self::IllegalStep(_) => Json::Null,
         }
     }
 }
