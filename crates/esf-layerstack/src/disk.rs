@@ -7,6 +7,8 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+#[cfg(feature = "failpoints")]
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, RenameFlags};
 
@@ -106,8 +108,9 @@ fn injected(errno: Option<String>) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-/// Arms boundaries from `name=action;...`. An action is one of the `fail` crate's (`panic`,
-/// `return(ERRNO)`, `1*off->panic`, ...) or `kill`, which ends the process by SIGKILL.
+/// Arms boundaries from `name=action;...`. An action is `kill`, which ends the process by SIGKILL,
+/// `kill@N` to do so at the N-th time, or one of the `fail` crate's (`panic`, `return(ERRNO)`,
+/// `2*off->1*return(28)`, ...).
 ///
 /// # Errors
 /// A text that says which part was not understood.
@@ -118,18 +121,26 @@ pub fn arm(specification: &str) -> Result<(), String> {
         if !BOUNDARIES.contains(&name) {
             return Err(format!("no such boundary: {name:?}"));
         }
-        match action {
-            "kill" => fail::cfg_callback(name, kill_self)?,
-            action => fail::cfg(name, action)?,
+        match action.strip_prefix("kill") {
+            Some(when) => {
+                let left = AtomicU64::new(match when.strip_prefix('@') {
+                    Some(nth) => nth.parse().map_err(|_| format!("expected kill@N: {action:?}"))?,
+                    None => 1,
+                });
+                fail::cfg_callback(name, move || kill_self_at_last(&left))?;
+            }
+            None => fail::cfg(name, action)?,
         }
     }
     Ok(())
 }
 
 #[cfg(feature = "failpoints")]
-fn kill_self() {
-    let killed = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    unreachable!("a process can always kill itself: {killed:?}");
+fn kill_self_at_last(left: &AtomicU64) {
+    if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+        let killed = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        unreachable!("a process can always kill itself: {killed:?}");
+    }
 }
 
 /// Makes a file's or directory's bytes durable. A failure is final: the caller must give up what it

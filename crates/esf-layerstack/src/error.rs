@@ -151,8 +151,10 @@ pub enum Error {
         /// What differs.
         what: String,
     },
-    /// The attempt's workspace belongs to an earlier boot: its upper was never made durable.
-    #[error("the workspace of {0} is from before a restart of this machine and was never made durable")]
+    /// What the attempt wrote was lost by the machine: it restarted, or failed to write it to the disk.
+    #[error(
+        "what the attempt {0} wrote was never made durable, and the machine has restarted or failed since"
+    )]
     WorkspaceLost(AttemptId),
     /// A seal of the same attempt is under way with another request.
     #[error("the attempt {attempt} is being sealed by another request")]

@@ -17,7 +17,7 @@ use crate::ledger::{self, Linked};
 use crate::local::{self, CarrierId, Commit, pin_of};
 use crate::lock::StoreLock;
 use crate::object_store::Retained;
-use crate::recover::parse_layers;
+use crate::recover::{self, parse_layers};
 use crate::stack::LayerStack;
 
 /// Most bytes of an artifact.
@@ -95,6 +95,7 @@ impl LayerStack {
         live_blobs: &[BlobId],
     ) -> Result<GcPlan, Error> {
         require_exclusive(lock)?;
+        recover::transactions(self)?;
         let standing = self.inner.local.read(read_standing)?;
         let attempts: BTreeSet<_> = live_attempts.iter().collect();
         let (kept, given_up): (Vec<_>, Vec<_>) =
@@ -254,8 +255,9 @@ impl LayerStack {
 
     /// Charges inodes that several carriers link anew, each to one of those that are left.
     fn charge_shared(&self, db: &rusqlite::Transaction<'_>) -> Result<(), Error> {
-        let mut statement =
-            db.prepare_cached("SELECT carrier FROM carriers WHERE shared = 1 ORDER BY carrier")?;
+        let mut statement = db.prepare_cached(
+            "SELECT carrier FROM carriers WHERE shared = 1 AND state = 'hot' ORDER BY carrier",
+        )?;
         let shared = statement.query_map([], |row| row.get(0))?.collect::<Result<Vec<CarrierId>, _>>()?;
         let charges = ledger::measure_each(self.open_present(shared.iter().copied())?)?;
         let mut charge = db.prepare_cached("UPDATE carriers SET allocated = ?2 WHERE carrier = ?1")?;

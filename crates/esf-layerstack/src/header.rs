@@ -23,7 +23,7 @@ const LENGTH: usize = 72;
 /// The newest format version that this build reads, and the one it writes.
 pub const FORMAT_VERSION: u32 = 1;
 /// The feature flags that this build understands.
-pub const FEATURES: u64 = 0;
+pub(crate) const FEATURES: u64 = 0;
 
 /// What a store header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -186,27 +186,6 @@ pub(crate) fn pin_of(root: [u8; 32], attrs: [u8; 32]) -> RootPin {
     RootPin { root: RootId::new(Digest::from_bytes(root)), attrs: AttrsId::new(Digest::from_bytes(attrs)) }
 }
 
-/// Where a carrier is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CarrierState {
-    /// Belongs to a transaction that is not settled: counts as staging.
-    Staging,
-    /// Belongs to roots.
-    Hot,
-    /// On its way to the trash.
-    Condemned,
-}
-
-impl CarrierState {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Staging => "staging",
-            Self::Hot => "hot",
-            Self::Condemned => "condemned",
-        }
-    }
-}
-
 /// What a carrier is charged with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
@@ -214,15 +193,15 @@ pub(crate) struct Charge {
     pub(crate) inodes: u64,
 }
 
+/// Records a carrier of a transaction that is not settled.
 pub(crate) fn insert_carrier(
     db: &Transaction<'_>,
     carrier: CarrierId,
-    state: CarrierState,
     charge: Charge,
     shared: bool,
 ) -> Result<(), Error> {
-    db.prepare_cached("INSERT INTO carriers VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING")?
-        .execute(params![carrier, state.as_str(), charge.allocated as i64, charge.inodes as i64, shared])?;
+    db.prepare_cached("INSERT INTO carriers VALUES (?1, 'staging', ?2, ?3, ?4) ON CONFLICT DO NOTHING")?
+        .execute(params![carrier, charge.allocated as i64, charge.inodes as i64, shared])?;
     Ok(())
 }
 
@@ -260,20 +239,24 @@ pub(crate) fn delete_projection(db: &Transaction<'_>, pin: &RootPin) -> Result<(
 pub(crate) struct WorkspaceRow {
     pub(crate) base: RootPin,
     pub(crate) boot: String,
+    /// A sync of the upper failed: what the kernel has in memory may not be on the disk.
+    pub(crate) suspect: bool,
     pub(crate) lowers: Vec<CarrierId>,
 }
 
 pub(crate) fn workspace(db: &Connection, attempt: AttemptId) -> Result<Option<WorkspaceRow>, Error> {
     let mut statement =
-        db.prepare_cached("SELECT root_id, attrs_id, boot_id FROM workspaces WHERE attempt = ?1")?;
+        db.prepare_cached("SELECT root_id, attrs_id, boot_id, suspect FROM workspaces WHERE attempt = ?1")?;
     let row = statement
-        .query_row(params![attempt.as_bytes()], |row| Ok((pin_of(row.get(0)?, row.get(1)?), row.get(2)?)))
+        .query_row(params![attempt.as_bytes()], |row| {
+            Ok((pin_of(row.get(0)?, row.get(1)?), row.get(2)?, row.get(3)?))
+        })
         .optional()?;
-    let Some((base, boot)) = row else { return Ok(None) };
+    let Some((base, boot, suspect)) = row else { return Ok(None) };
     let mut statement =
         db.prepare_cached("SELECT carrier FROM workspace_lowers WHERE attempt = ?1 ORDER BY position")?;
     let lowers = statement.query_map(params![attempt.as_bytes()], |row| row.get(0))?;
-    Ok(Some(WorkspaceRow { base, boot, lowers: lowers.collect::<Result<_, _>>()? }))
+    Ok(Some(WorkspaceRow { base, boot, suspect, lowers: lowers.collect::<Result<_, _>>()? }))
 }
 
 pub(crate) fn insert_workspace(
@@ -282,16 +265,24 @@ pub(crate) fn insert_workspace(
     row: &WorkspaceRow,
 ) -> Result<(), Error> {
     let (root, attrs) = pin_columns(&row.base);
-    db.prepare_cached("INSERT INTO workspaces VALUES (?1, ?2, ?3, ?4)")?.execute(params![
+    db.prepare_cached("INSERT INTO workspaces VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
         attempt.as_bytes(),
         root,
         attrs,
-        row.boot
+        row.boot,
+        row.suspect
     ])?;
     let mut statement = db.prepare_cached("INSERT INTO workspace_lowers VALUES (?1, ?2, ?3)")?;
     for (position, carrier) in row.lowers.iter().enumerate() {
         statement.execute(params![attempt.as_bytes(), position as i64, carrier])?;
     }
+    Ok(())
+}
+
+/// Remembers that a sync of an attempt's upper failed.
+pub(crate) fn suspect_workspace(db: &Transaction<'_>, attempt: AttemptId) -> Result<(), Error> {
+    db.prepare_cached("UPDATE workspaces SET suspect = 1 WHERE attempt = ?1")?
+        .execute(params![attempt.as_bytes()])?;
     Ok(())
 }
 

@@ -22,7 +22,8 @@ CREATE TABLE workspaces (                     -- attempts/<attempt>: an upper an
     attempt  BLOB PRIMARY KEY,
     root_id  BLOB NOT NULL,                   -- the base
     attrs_id BLOB NOT NULL,
-    boot_id  TEXT NOT NULL                    -- uppers are volatile: worthless after a restart
+    boot_id  TEXT NOT NULL,                   -- uppers are volatile: worthless after a restart
+    suspect  INTEGER NOT NULL                 -- 1 after a failed sync: the next seal reads it back
 ) STRICT;
 
 CREATE TABLE workspace_lowers (               -- pins carriers under a live overlay

@@ -18,9 +18,7 @@ use rustix::fs::OFlags;
 use crate::disk::{self, Boundary};
 use crate::error::Context;
 use crate::links::rename_groups;
-use crate::local::{
-    self, CarrierId, CarrierState, Commit, TxnId, WorkspaceRow, insert_carrier, pin_columns, pin_of,
-};
+use crate::local::{self, CarrierId, Commit, TxnId, WorkspaceRow, insert_carrier, pin_columns, pin_of};
 use crate::lock::StoreLock;
 use crate::object_store::PackWriter;
 use crate::recover::parse_layers;
@@ -123,6 +121,12 @@ const COLUMNS: &str = "txn, attempt, state, carrier, request_key, request_digest
                        base_attrs_id, root_id, attrs_id, layers, changes";
 
 impl Journal {
+    fn is_of(&self, request: &SealRequest) -> bool {
+        self.key == request.key
+            && self.request_digest == *request.request_digest.as_bytes()
+            && self.base == request.base
+    }
+
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let state = match row.get::<_, String>(2)?.as_str() {
             "intent" => JournalState::Intent,
@@ -172,7 +176,7 @@ impl LayerStack {
             Ok((Journal::find(db, "attempt", &attempt.as_bytes())?, local::workspace(db, attempt)?))
         })?;
         if let Some(journal) = &journal
-            && (journal.key != request.key || journal.request_digest != *request.request_digest.as_bytes())
+            && !journal.is_of(request)
         {
             return Err(Error::SealConflict { attempt });
         }
@@ -244,7 +248,15 @@ impl LayerStack {
         remove_sockets(&upper, &walked.sockets)?;
         let known = self.inner.local.read(|db| local::projection(db, &pin))?.is_some();
         let durable = request.durability == Durability::Full;
-        self.make_durable(&upper, &walked, writer, known, durable)?;
+        let made = self.make_durable(&upper, &walked, writer, known, durable);
+        if matches!(made, Err(Error::Io { .. })) {
+            // The kernel may have dropped what it could not write: memory is not to be believed.
+            self.inner.local.write(Commit::Durable, |db| local::suspect_workspace(db, request.attempt))?;
+        }
+        made?;
+        if row.suspect {
+            self.read_back(request, home, &walked)?;
+        }
         let prepared = Prepared { pin, changes, base: request.base, row };
         self.record_prepared(txn, &prepared, (!known).then_some(&upper), durable)
     }
@@ -296,6 +308,14 @@ impl LayerStack {
         Ok(())
     }
 
+    /// After a failed sync and a successful one: what is on the disk must be what was hashed.
+    fn read_back(&self, request: &SealRequest, home: &OwnedFd, walked: &Walked) -> Result<(), Error> {
+        let upper = handle::open_child(home, b"upper").at("open", b"upper")?;
+        let (objects, mut writer) = (&self.inner.objects, self.inner.objects.writer());
+        let again = upper::walk(Purpose::ReadBack, objects, &mut writer, upper, &request.base, &())?;
+        if again.pin == walked.pin { Ok(()) } else { Err(Error::WorkspaceLost(request.attempt)) }
+    }
+
     /// Step 4; `upper` is none when no carrier is made.
     fn record_prepared(
         &self,
@@ -316,7 +336,7 @@ impl LayerStack {
                 local::projection(db, &prepared.base)?.unwrap_or_else(|| prepared.row.lowers.clone());
             let layers: Vec<String> = carrier.iter().chain(&lowers).map(ToString::to_string).collect();
             if let (Some(carrier), Some(charge)) = (carrier, charge) {
-                insert_carrier(db, carrier, CarrierState::Staging, charge, false)?;
+                insert_carrier(db, carrier, charge, false)?;
             }
             db.prepare_cached(
                 "UPDATE transactions SET state = 'prepared', carrier = ?2, root_id = ?3, attrs_id = ?4,

@@ -45,9 +45,17 @@ impl LayerStack {
     /// # Errors
     /// `RootMissing` when it is not hot here; `storage_full`, which leaves everything as it was.
     pub fn squash(&self, root: &RootPin) -> Result<SquashReport, Error> {
+        self.squash_top(root, usize::MAX)
+    }
+
+    /// The same for the topmost `count` carriers alone.
+    ///
+    /// # Errors
+    /// As `squash`.
+    pub fn squash_top(&self, root: &RootPin, count: usize) -> Result<SquashReport, Error> {
         let _held = self.lock_shared()?;
         let layers = self.layers(root)?;
-        self.fold(root, &layers, layers.len())
+        self.fold(root, &layers, count.min(layers.len()))
     }
 
     /// Makes a deep projection shallow: folds its small upper carriers, and a large one beneath only

@@ -12,12 +12,10 @@ use rustix::fs::FlockOperation;
 
 use crate::disk::{self, Boundary};
 use crate::error::Context;
-use crate::local::{
-    CarrierId, CarrierState, Charge, Commit, TxnId, insert_carrier, pin_columns, put_projection,
-};
+use crate::local::{CarrierId, Charge, Commit, TxnId, insert_carrier, pin_columns, put_projection};
 use crate::object_store::StagedPacks;
 use crate::stack::LayerStack;
-use crate::{Error, handle, ledger, trash};
+use crate::{Error, handle, ledger, recover, trash};
 
 /// Name of the carrier-to-be inside its staging directory.
 pub(crate) const ROOT: &str = "root";
@@ -64,6 +62,8 @@ pub(crate) struct Publication<'a> {
 
 impl Staging {
     pub(crate) fn begin(stack: &LayerStack, making: Making) -> Result<Self, Error> {
+        // What this very process failed to finish waits here too.
+        recover::transactions(stack)?;
         let (txn, carrier) = (TxnId::draw(), CarrierId::draw());
         let directory = claim_new(stack, txn)?;
         let root = handle::create_directory(&directory, ROOT.as_bytes());
@@ -103,7 +103,7 @@ impl Staging {
             )?
             .execute(params![self.txn, root, attrs, layers.join(",")])?;
             let shared = !publication.shares_with.is_empty();
-            insert_carrier(db, self.carrier, CarrierState::Staging, charge, shared)?;
+            insert_carrier(db, self.carrier, charge, shared)?;
             mark_shared(db, publication.shares_with)
         })?;
         // From here recovery would do the same: a failure leaves it to the next open.

@@ -28,6 +28,8 @@ pub(crate) enum Purpose {
     Survey,
     /// The upper is quiescent and becomes a carrier: marks and foreign attributes come off.
     Seal,
+    /// The same, and what the kernel remembers of files is not believed: they are read from the disk.
+    ReadBack,
 }
 
 /// A socket in an upper: it must not stay in a carrier.
@@ -295,11 +297,15 @@ impl<S: ObjectSink> Upper<'_, S> {
 
     /// Hashes a file and sees to it that nobody wrote to it meanwhile.
     fn hash(&mut self, path: &[u8], file: &OwnedFd, before: &Stat) -> Result<Content, Error> {
+        if self.purpose == Purpose::ReadBack {
+            // Pages whose write-back failed are clean to the kernel, so they can be dropped.
+            rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).at("read back", path)?;
+        }
         let content =
             handle::take_in(file, before, None, &mut self.buffer).map_err(|error| read_error(error, path))?;
         let after = rustix::fs::fstat(file).at("inspect", path)?;
         let quiet = unchanged(before, &after) && content.size == after.st_size as u64;
-        if self.purpose == Purpose::Seal && !quiet {
+        if self.purpose != Purpose::Survey && !quiet {
             return Err(Error::Changed { path: show(path) });
         }
         Ok(content)

@@ -53,7 +53,8 @@ impl LayerStack {
                 return Ok(row);
             }
             let lowers = local::projection(db, base)?.ok_or_else(|| missing(base))?;
-            let row = WorkspaceRow { base: *base, boot: self.inner.boot.clone(), lowers };
+            let boot = self.inner.boot.clone();
+            let row = WorkspaceRow { base: *base, boot, suspect: false, lowers };
             local::insert_workspace(db, attempt, &row)?;
             Ok(row)
         })?;
