@@ -1,0 +1,112 @@
+//! Fork, write, seal and prune in many threads while collection runs (acceptance P26, S06): no root that
+//! a node pins ever fails, and afterwards the disk holds what the graph reaches and nothing else.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use esf_core::environment::Environment;
+use esf_core::ops::begin_quiesce::BeginQuiesce;
+use esf_core::ops::commit_seal::CommitSeal;
+use esf_core::ops::enqueue::Enqueue;
+use esf_core::ops::start::Start;
+use esf_core::record::{Changed, Json, Node, Purpose};
+use esf_core::{NodeId, WorkerId};
+use esf_store::Store;
+use support::{Lab, meta, privileged, seal_request};
+
+const THREADS: u64 = 8;
+const ROUNDS: u64 = 4;
+
+/// One attempt on a fork of `parent` that writes a file; its upper is written to without an overlay.
+fn work(store: &Store, parent: NodeId, key: &str) -> Node {
+    let (graph, stack) = (store.graph(), store.stack());
+    let meta = |part: &str| meta(&format!("{key}/{part}"));
+    let enqueue = Enqueue {
+        node: parent,
+        environment: Environment::default(),
+        lifetime_ms: None,
+        on_expiry: None,
+        priority: 0,
+        purpose: Purpose::Work,
+    };
+    let attempt = graph.enqueue(&meta("enqueue"), enqueue).unwrap().attempt_id;
+    let start = Start { attempt, worker: WorkerId::from_bytes([1; 16]), lease_ms: 60_000 };
+    let started = graph.start(&meta("start"), start).unwrap();
+    let base = graph.node(started.attempt.node_id).unwrap().base_root().unwrap();
+    let workspace = stack.open_workspace(&base, attempt).unwrap();
+    std::fs::write(workspace.upper.join(format!("file {}", key.replace('/', " "))), key.repeat(2000))
+        .unwrap();
+    let epoch = started.attempt.lease_epoch;
+    graph.begin_quiesce(&meta("quiesce"), BeginQuiesce { attempt, epoch }).unwrap();
+    let prepared = stack.seal(&seal_request(attempt, base), &()).unwrap();
+    let command = CommitSeal {
+        attempt,
+        epoch,
+        terminal: false,
+        state: None,
+        message: None,
+        result: Json::Null,
+        provenance: Json::Null,
+        changed: Changed::default(),
+        reason: None,
+        statement_digest: None,
+    };
+    let node = graph.commit_seal(&meta("commit"), command, prepared.sealed()).unwrap().node;
+    stack.settle_seal(prepared, true).unwrap();
+    node
+}
+
+/// A chain of two nodes; the first round's are kept, of the others one half is pruned.
+fn rounds(store: &Store, start: NodeId, thread: u64, checked: &AtomicU64) {
+    for round in 0..ROUNDS {
+        let key = format!("{thread}/{round}");
+        let first = work(store, start, &format!("{key}/a"));
+        let second = work(store, first.node_id, &format!("{key}/b"));
+        let report = store.stack().verify(&second.root().unwrap(), &()).unwrap();
+        assert!(report.damaged.is_empty(), "{report:?}");
+        checked.fetch_add(1, Ordering::Relaxed);
+        if round % 2 == 1 {
+            store.prune(&meta(&format!("{key}/prune")), first.node_id, false).unwrap();
+        }
+    }
+}
+
+#[test]
+fn collection_never_takes_what_is_needed() {
+    if !privileged() {
+        return;
+    }
+    let lab = Lab::new();
+    let start = lab.group("g", "mkdir d; echo 1 > d/f").node.node_id;
+    let (done, checked, collected) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let collector = scope.spawn(|| {
+            // Another process would open the store anew.
+            let store = Store::open(lab.store.directory()).unwrap();
+            while !done.load(Ordering::Relaxed) {
+                collected.fetch_add(store.gc(false).unwrap().carriers, Ordering::Relaxed);
+            }
+        });
+        let workers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (store, checked) = (&lab.store, &checked);
+                scope.spawn(move || rounds(store, start, thread, checked))
+            })
+            .collect();
+        let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        collector.join().unwrap();
+        results.into_iter().for_each(|result| result.unwrap());
+    });
+    assert_eq!(checked.into_inner(), THREADS * ROUNDS);
+    lab.store.gc(false).unwrap();
+    lab.store.stack().empty_trash();
+    let kept = 1 + THREADS * ROUNDS;
+    let carriers = std::fs::read_dir(lab.store.stack().carriers_directory()).unwrap().count() as u64;
+    assert_eq!(carriers, kept, "one carrier for each node that was not pruned");
+    assert!(collected.into_inner() > 0, "collection ran while others worked");
+    let report = lab.store.fsck(&()).unwrap();
+    assert_eq!((report.damage, report.roots), (Vec::new(), kept));
+    assert_eq!(lab.store.stack().usage().unwrap(), lab.store.stack().recount().unwrap());
+}
