@@ -166,9 +166,11 @@ impl JailGroup {
         }
     }
 
-    /// Freezes and kills every process of the jail; it may take a moment until they are gone.
+    /// Kills every process of the jail; it may take a moment until they are gone.
+    ///
+    /// The kernel's kill cannot be outrun by forking, so nothing is frozen first: a frozen process
+    /// takes some 15 ms longer to die.
     pub(crate) fn kill(&self) -> Result<(), Error> {
-        write_if_there(&self.unified.join("cgroup.freeze"), "1")?;
         write_if_there(&self.unified.join("cgroup.kill"), "1")
     }
 

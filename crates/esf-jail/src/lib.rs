@@ -20,6 +20,7 @@ mod mounts;
 mod owner;
 mod plan;
 mod process;
+mod requirements;
 mod seccomp;
 mod seccomp_table;
 mod slot;
@@ -41,6 +42,7 @@ pub use plan::{
     SeccompProfile,
 };
 pub use process::{ExitStatus, Process};
+pub use requirements::{Requirement, rehearse, requirements};
 pub use rustix::fs::{Mode, OFlags};
 pub use seccomp::seccomp_digest_source;
 pub use unmount::upper_in_use;

@@ -22,7 +22,8 @@ const OVERLAY_OPTIONS: &str = "volatile,metacopy=off,redirect_dir=nofollow,index
 /// Bytes of a host base's skeleton.
 const SKELETON_BYTES: u64 = 64 << 20;
 
-/// The hidden place, stacked on the old root, where a jail's mounts are put together.
+/// The hidden place where a jail's mounts are put together. It covers the host's `/dev` in this
+/// namespace, so that one unmount of the old root takes it along.
 pub(crate) struct Scratch {
     top: OwnedFd,
     layers: OwnedFd,
@@ -36,7 +37,7 @@ impl Scratch {
         let layers =
             clone_tree(CWD, layers_dir).step(|| format!("clone the mount of {}", layers_dir.display()))?;
         let top = tmpfs(&[("mode", "0700"), ("size", "1m")], SAFE)?;
-        attach(top.as_fd(), CWD, c"/")?;
+        attach(top.as_fd(), CWD, c"/dev")?;
         for name in [c"layers", c"root", c"proc", c"dev", c"nothing"] {
             rustix::fs::mkdirat(&top, name, Mode::from_raw_mode(0o755)).step(|| format!("mkdir {name:?}"))?;
         }

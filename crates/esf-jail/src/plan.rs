@@ -75,7 +75,7 @@ pub enum Mount {
     },
     /// A host path shown read-only, without what is mounted below it.
     BindReadOnly {
-        /// Host path, absolute; a symlink is followed.
+        /// Host path, absolute, not below `/dev`; a symlink is followed.
         source: PathBuf,
         /// Target of the same kind as the source.
         at: PathBuf,

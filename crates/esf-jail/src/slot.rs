@@ -148,10 +148,8 @@ fn write_map(map: &OwnedFd, plan: &Plan) -> Result<(), Error> {
 fn pivot(root: BorrowedFd<'_>, old: BorrowedFd<'_>) -> Result<(), Error> {
     rustix::process::fchdir(root).step(|| "enter the new root".into())?;
     rustix::process::pivot_root(c".", c".").step(|| "pivot to the new root".into())?;
-    // The old root now lies on top of the new one at the same place, and the scratch on top of it.
+    // The old root now lies on top of the new one, at the same place.
     rustix::process::fchdir(old).step(|| "enter the old root".into())?;
-    for which in ["scratch", "old root"] {
-        rustix::mount::unmount(c".", UnmountFlags::DETACH).step(|| format!("detach the {which}"))?;
-    }
+    rustix::mount::unmount(c".", UnmountFlags::DETACH).step(|| "detach the old root".into())?;
     rustix::process::chdir(c"/").step(|| "enter the new root".into())
 }

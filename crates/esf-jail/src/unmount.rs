@@ -1,8 +1,10 @@
 //! The proven unmount, and the independent probe.
 //!
-//! A jail's overlay is the root of its mount namespace, and letting the namespace go unmounts
-//! lazily, which proves nothing. So a helper enters it, pivots onto an empty tmpfs and unmounts all
-//! else plainly: EBUSY if anything, anywhere, still holds a file. Invariant: never lazy.
+//! A jail's overlay may be the root of its mount namespace, and letting the namespace go unmounts
+//! lazily, which proves nothing. So a helper enters it, pivots onto an empty tmpfs and unmounts
+//! every overlay plainly: EBUSY if anything, anywhere, still holds a file of it. What else is
+//! mounted holds no work of the jail and goes with the namespace. Invariant: no overlay is ever
+//! unmounted lazily.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ use rustix::mount::{FsOpenFlags, MountAttrFlags, UnmountFlags};
 use rustix::thread::LinkNameSpaceType;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Report, Step};
+use crate::error::{Report, Step as _};
 use crate::{Error, mounts, sys, wire};
 
 /// How long a file may stay open after its last process died: the kernel closes some late.
@@ -49,22 +51,33 @@ fn unmount_all(namespace: &OwnedFd) -> Result<Outcome, Error> {
     rustix::process::pivot_root(c".", c"old").step(|| "pivot to the floor".into())?;
     rustix::process::chdir(c"/").step(|| "enter the floor".into())?;
     let deadline = Instant::now() + LATE_CLOSE;
-    for mount in order(&mounts_below(&proc)?) {
-        loop {
-            match rustix::mount::unmount(mount, UnmountFlags::NOFOLLOW) {
-                Ok(()) => break,
-                Err(rustix::io::Errno::BUSY) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                Err(rustix::io::Errno::BUSY) => {
-                    let inside = mount.strip_prefix("/old").unwrap_or(mount);
+    for step in order(&mounts_below(&proc)?) {
+        match step {
+            Step::Detach(at) => rustix::mount::unmount(at, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+                .step(|| format!("detach {}", at.display()))?,
+            Step::Prove(at) => {
+                if !unmount_plainly(at, deadline)? {
+                    let inside = at.strip_prefix("/old").unwrap_or(at);
                     return Ok(Outcome::Busy(Path::new("/").join(inside)));
                 }
-                other => other.step(|| format!("unmount {}", mount.display()))?,
             }
         }
     }
     Ok(Outcome::Unmounted)
+}
+
+/// Whether a mount could be unmounted; `false` if something still holds it at the deadline.
+fn unmount_plainly(at: &Path, deadline: Instant) -> Result<bool, Error> {
+    loop {
+        match rustix::mount::unmount(at, UnmountFlags::NOFOLLOW) {
+            Ok(()) => return Ok(true),
+            Err(rustix::io::Errno::BUSY) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(rustix::io::Errno::BUSY) => return Ok(false),
+            Err(error) => return Err(Error::kernel(format!("unmount {}", at.display()), error)),
+        }
+    }
 }
 
 /// One line of mountinfo.
@@ -73,6 +86,7 @@ struct Line {
     id: u32,
     parent: u32,
     at: PathBuf,
+    overlay: bool,
 }
 
 /// Mounts at or below `/old`, as this process' mount namespace has them.
@@ -83,28 +97,50 @@ fn mounts_below(proc: &OwnedFd) -> Result<Vec<Line>, Error> {
     let mut text = Vec::new();
     std::io::Read::read_to_end(&mut std::fs::File::from(file), &mut text).step(|| "read mountinfo".into())?;
     let lines = text.split(|byte| *byte == b'\n').filter_map(|line| {
-        let fields: Vec<&[u8]> = line.splitn(6, |byte| *byte == b' ').collect();
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let overlay = fields.windows(2).any(|pair| pair == [b"-" as &[u8], b"overlay"]);
         let number = |index: usize| std::str::from_utf8(fields.get(index)?).ok()?.parse().ok();
         let at = unescape(fields.get(4)?);
-        Some(Line { id: number(0)?, parent: number(1)?, at })
+        Some(Line { id: number(0)?, parent: number(1)?, at, overlay })
     });
     Ok(lines.filter(|line| line.at.starts_with("/old")).collect())
 }
 
-/// Mount points in an order in which each can be unmounted by path: what lies on a mount before
-/// it, and what covers a place before what it covers.
-fn order(lines: &[Line]) -> Vec<&Path> {
-    fn visit<'a>(lines: &'a [Line], line: &'a Line, order: &mut Vec<&'a Path>) {
+/// One unmount by path.
+#[derive(Debug, PartialEq)]
+enum Step<'a> {
+    /// A mount on an overlay, holding none itself.
+    Detach(&'a Path),
+    /// An overlay.
+    Prove(&'a Path),
+}
+
+/// The unmounts that free every overlay, in an order in which each works by path: what lies on a
+/// mount before it, and what covers a place before what it covers.
+fn order(lines: &[Line]) -> Vec<Step<'_>> {
+    fn holds_overlay(lines: &[Line], line: &Line) -> bool {
+        let mut children = lines.iter().filter(|child| child.parent == line.id);
+        line.overlay || children.any(|child| holds_overlay(lines, child))
+    }
+    fn visit<'a>(lines: &'a [Line], line: &'a Line, on_overlay: bool, order: &mut Vec<Step<'a>>) {
+        if !holds_overlay(lines, line) {
+            if on_overlay {
+                order.push(Step::Detach(&line.at));
+            }
+            return;
+        }
         let mut children: Vec<_> = lines.iter().filter(|child| child.parent == line.id).collect();
         children.sort_by_key(|child| child.at.components().count());
         for child in children {
-            visit(lines, child, order);
+            visit(lines, child, on_overlay || line.overlay, order);
         }
-        order.push(&line.at);
+        if line.overlay || on_overlay {
+            order.push(Step::Prove(&line.at));
+        }
     }
     let mut order = Vec::new();
     for line in lines.iter().filter(|line| !lines.iter().any(|other| other.id == line.parent)) {
-        visit(lines, line, &mut order);
+        visit(lines, line, false, &mut order);
     }
     order
 }
@@ -191,21 +227,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_undone_from_the_top() {
-        let line = |id, parent, at: &str| Line { id, parent, at: at.into() };
+    fn overlays_are_freed_from_the_top() {
+        let line = |id, parent, at: &str, overlay| Line { id, parent, at: at.into(), overlay };
         // The root came last; /x was covered after /x/y was mounted on it.
         let lines = [
-            line(2, 9, "/old/proc"),
-            line(3, 2, "/old/proc/kcore"),
-            line(4, 9, "/old/x"),
-            line(5, 4, "/old/x/y"),
-            line(6, 4, "/old/x"),
-            line(7, 6, "/old/x/z"),
-            line(9, 1, "/old"),
+            line(2, 9, "/old/proc", false),
+            line(3, 2, "/old/proc/kcore", false),
+            line(4, 9, "/old/x", false),
+            line(5, 4, "/old/x/y", true),
+            line(6, 4, "/old/x", true),
+            line(7, 6, "/old/x/z", false),
+            line(9, 1, "/old", true),
         ];
-        let order: Vec<&str> = order(&lines).iter().map(|path| path.to_str().unwrap()).collect();
-        let expected = "/old/proc/kcore /old/proc /old/x/z /old/x /old/x/y /old/x /old";
-        assert_eq!(order.join(" "), expected);
+        let at = Path::new;
+        let whole = [
+            Step::Detach(at("/old/proc")),
+            Step::Detach(at("/old/x/z")),
+            Step::Prove(at("/old/x")),
+            Step::Prove(at("/old/x/y")),
+            Step::Prove(at("/old/x")),
+            Step::Prove(at("/old")),
+        ];
+        // Children are sorted by depth alone, so /proc and /x keep their order.
+        assert_eq!(order(&lines), whole);
+        let mut skeleton = lines;
+        skeleton[6].overlay = false;
+        let part = [Step::Detach(at("/old/x/z")), Step::Prove(at("/old/x")), Step::Prove(at("/old/x/y"))];
+        assert_eq!(order(&skeleton), part);
     }
 
     #[test]

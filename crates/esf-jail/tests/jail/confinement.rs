@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[crate::Test] = &[
     ("confinement::no_network_but_loopback", no_network_but_loopback),
     ("confinement::resource_limits_hold", resource_limits_hold),
     ("confinement::capabilities_as_planned", capabilities_as_planned),
+    ("confinement::landlock_is_applied", landlock_is_applied),
     ("confinement::ordinary_programs_work", ordinary_programs_work),
 ];
 
@@ -343,4 +344,18 @@ fn ordinary_programs_work() {
     // The whole test program starts, uses threads and ends inside.
     let outcome = run(&jail, &spec(&["/probe", "--list", "--format", "terse"]));
     assert!(outcome.stdout.contains("confinement::ordinary_programs_work"), "{outcome:?}");
+}
+
+fn landlock_is_applied() {
+    let world = World::new();
+    let jail = world.host_jail("a");
+    let mut plan = world.host_plan("b");
+    plan.landlock = false;
+    let without = world.launch(&plan);
+    let [with, without] = [&jail, &without].map(|jail| probe(jail, &["landlock"]).stdout);
+    if !without.starts_with("no landlock") {
+        // The kernel stacks sixteen; one of them is the jail's own.
+        let full = libc::E2BIG;
+        assert_eq!((with, without), (format!("15 {full}\n"), format!("16 {full}\n")));
+    }
 }

@@ -21,6 +21,7 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ! {
         "fork" => fork(rest[0].parse().unwrap()),
         "raise" => raise_limits(),
         "self" => reopen_self(),
+        "landlock" => landlock_layers(),
         other => panic!("no probe {other}"),
     }
     std::process::exit(0);
@@ -127,4 +128,21 @@ fn reopen_self() {
 pub(crate) fn rewrite() -> ! {
     println!("{:?}", std::fs::OpenOptions::new().write(true).open("/proc/self/exe").map(drop));
     std::process::exit(0);
+}
+
+/// Counts the Landlock rulesets that can still be stacked on this process.
+fn landlock_layers() {
+    // SAFETY: the attribute is a live structure of 8 bytes that handles one right; descriptors are numbers.
+    unsafe {
+        let handled: u64 = 1;
+        let ruleset = libc::syscall(libc::SYS_landlock_create_ruleset, &raw const handled, 8, 0);
+        if ruleset < 0 {
+            return println!("no landlock {}", errno());
+        }
+        let mut count = 0;
+        while libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) == 0 {
+            count += 1;
+        }
+        println!("{count} {}", errno());
+    }
 }
