@@ -66,7 +66,12 @@ pub(crate) fn reach(at: Boundary) -> Result<(), Error> {
     Ok(())
 }
 
-/// Arms boundaries of this crate and of the layer stack from `name=action;...`. An action is one of
+/// Every boundary of a store: of this crate, of the layer stack and of the graph.
+pub fn all() -> Vec<&'static str> {
+    [BOUNDARIES, esf_layerstack::disk::BOUNDARIES, esf_graph::BOUNDARIES].concat()
+}
+
+/// Arms boundaries of `all` from `name=action;...`. An action is one of
 /// the `fail` crate's (`panic`, `return`, `1*off->panic`, ...) or `kill`, which ends the process by
 /// SIGKILL.
 ///
@@ -76,9 +81,9 @@ pub(crate) fn reach(at: Boundary) -> Result<(), Error> {
 pub fn arm(specification: &str) -> Result<(), String> {
     for part in specification.split(';').filter(|part| !part.is_empty()) {
         match part.split_once('=') {
-            Some((name, "kill")) if BOUNDARIES.contains(&name) => fail::cfg_callback(name, kill_self)?,
-            Some((name, action)) if BOUNDARIES.contains(&name) => fail::cfg(name, action)?,
-            _ => esf_layerstack::disk::arm(part)?,
+            Some((name, "kill")) if all().contains(&name) => fail::cfg_callback(name, kill_self)?,
+            Some((name, action)) if all().contains(&name) => fail::cfg(name, action)?,
+            _ => return Err(format!("expected boundary=action: {part:?}")),
         }
     }
     Ok(())

@@ -200,7 +200,8 @@ fn a_crash_at_every_boundary_leaves_a_whole_store_and_a_repeat_completes() {
     fs::remove_dir_all(&scratch).unwrap();
 
     let ours = BOUNDARIES.iter().flat_map(|name| ["kill", "panic", "return"].map(|action| (*name, action)));
-    let beneath = esf_layerstack::disk::BOUNDARIES.iter().map(|name| (*name, "kill"));
+    let beneath =
+        boundary::all().into_iter().filter(|name| !BOUNDARIES.contains(name)).map(|name| (name, "kill"));
     let (mut hit, mut missed) = (0, Vec::new());
     for (name, action) in ours.chain(beneath) {
         let points = format!("{name}={action}");
