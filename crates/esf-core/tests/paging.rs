@@ -27,14 +27,18 @@ fn pages(objects: &MemoryObjects, id: &Digest) -> Vec<PageRef> {
     }
 }
 
+fn is_boundary(name: &[u8]) -> bool {
+    let hash = Digest::of(name);
+    hash.as_bytes()[0] == 0 && hash.as_bytes()[1] & 1 == 0
+}
+
 /// The rule of the document, written a second time.
 fn expected_pages(names: &[Name]) -> Vec<u64> {
     let mut counts = vec![];
     let mut count = 0;
     for name in names {
         count += 1;
-        let hash = Digest::of(name.as_bytes());
-        let boundary = hash.as_bytes()[0] == 0 && hash.as_bytes()[1] & 1 == 0;
+        let boundary = is_boundary(name.as_bytes());
         if count == MAX_PAGE as u64 || count >= MIN_PAGE as u64 && boundary {
             counts.push(std::mem::take(&mut count));
         }
@@ -130,6 +134,11 @@ fn pages_that_are_cut_elsewhere_are_refused() {
     let both = Object::TreePage([entries(0), entries(1)].concat()).encode();
     assert!(Object::decode(ObjectKind::TreePage, &both).is_err(), "a page that runs over its boundary");
 
+    let mut backwards = good.clone();
+    backwards.swap(0, 1);
+    let backwards = Object::Tree(Directory::Paged(backwards)).encode();
+    assert!(Object::decode(ObjectKind::Tree, &backwards).is_err(), "pages out of order");
+
     let mut wrong: Vec<(&str, Vec<PageRef>)> = vec![];
     let mut split = good.clone();
     let (one, two) = (entries(0)[..130].to_vec(), entries(0)[130..].to_vec());
@@ -155,6 +164,16 @@ fn pages_that_are_cut_elsewhere_are_refused() {
     let mut overlapping = good.clone();
     overlapping[2] = PageRef { last: overlapping[2].last.clone(), ..overlapping[1].clone() };
     wrong.push(("a last name that is not the page's", overlapping));
+    // A page that has the right count and order, but ends before the name the list tells.
+    let after = (0..).map(|nth| format!("{}-{nth}", good[1].last)).find(|name| is_boundary(name.as_bytes()));
+    let mut renamed = good.clone();
+    renamed[1].last = name(after.expect("names are many").as_bytes());
+    wrong.push(("a later last name", renamed));
+    let longer = [&entries(0)[good[0].count as usize - 1..], &entries(1)].concat();
+    let mut overlapping = good.clone();
+    overlapping[1].count += 1;
+    overlapping[1].page = put(&mut extra, &Object::TreePage(longer), ObjectKind::TreePage);
+    wrong.push(("a page that begins before the one above it ends", overlapping));
     for (what, pages) in wrong {
         let id = put(&mut extra, &Object::Tree(Directory::Paged(pages)), ObjectKind::Tree);
         match load_tree(&extra, TreeId::new(id)) {

@@ -189,12 +189,19 @@ impl ObjectStore {
 
 impl Objects for ObjectStore {
     fn get(&self, kind: ObjectKind, id: &Digest) -> Result<Vec<u8>, ObjectError> {
-        match self.get_from(&*self.listed()?, kind, id) {
-            // Perhaps another process has stored it, or merged its pack away, since.
-            Err(ObjectError::Missing { .. } | ObjectError::Damaged { .. }) => {
-                self.get_from(&*self.list()?, kind, id)
+        let mut known = self.listed()?;
+        loop {
+            match self.get_from(&known, kind, id) {
+                // Perhaps another process has stored it, or merged its pack away, meanwhile.
+                Err(error @ (ObjectError::Missing { .. } | ObjectError::Damaged { .. })) => {
+                    let now = self.list()?;
+                    if now.packs.keys().eq(known.packs.keys()) {
+                        return Err(error);
+                    }
+                    known = now;
+                }
+                other => return other,
             }
-            other => other,
         }
     }
 }
