@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use esf_core::AttemptId;
@@ -17,7 +17,7 @@ use esf_core::manifest::RootPin;
 use esf_core::merge::merge3;
 use esf_layerstack::disk::{self, BOUNDARIES};
 use esf_layerstack::{Error, ImportOptions, LayerStack, SealState};
-use support::{privileged, request};
+use support::{SmallDisk, privileged, request};
 
 /// What has been acknowledged: stands for the graph. A line is written durably or not at all.
 struct Graph<'a>(&'a Path);
@@ -136,10 +136,16 @@ fn settle_all(stack: &LayerStack, graph: &Graph<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Where the store is: on a disk of its own for power cuts.
+fn store(dir: &Path) -> PathBuf {
+    let disk = dir.join("mnt");
+    if disk.exists() { disk.join("store") } else { dir.join("store") }
+}
+
 /// Runs what is left of the scenario; a step that fails is repeated once, as a user would.
 fn run(dir: &Path) {
     let graph = Graph(dir);
-    let store = dir.join("store");
+    let store = store(dir);
     let open = || {
         if LayerStack::exists(&store) { LayerStack::open(&store) } else { LayerStack::create(&store) }
     };
@@ -173,17 +179,21 @@ fn run_child(dir: &Path, at: &str) -> ExitStatus {
 
 fn prepare() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("esf-crash-").tempdir().expect("temporary directory");
+    make_sources(dir.path());
+    dir
+}
+
+fn make_sources(dir: &Path) {
     support::shell(
-        dir.path(),
+        dir,
         "mkdir source garbage; cd source; mkdir -p a/b; echo 1 > a/1; ln a/1 a/2; echo 3 > a/b/3; ln -s x l; \
          cd ../garbage; echo unwanted > unwanted",
     );
-    dir
 }
 
 /// Opens the store as the next command would, and looks at everything.
 fn recover_and_check(dir: &Path, at: &str) {
-    let store = dir.join("store");
+    let store = store(dir);
     let graph = Graph(dir);
     if !LayerStack::exists(&store) {
         assert!(graph.roots().is_empty(), "{at}: acknowledged without a store");
@@ -256,5 +266,42 @@ fn a_failure_at_every_boundary_is_survived() {
             assert!(status.success(), "{at}: {status}\n{stderr}");
             recover_and_check(dir.path(), &at);
         }
+    }
+}
+
+/// The power goes at every occurrence of every boundary: what was acknowledged is there, whole.
+#[test]
+fn power_cut_at_every_boundary() {
+    if !privileged() {
+        return;
+    }
+    for boundary in BOUNDARIES {
+        for nth in 1.. {
+            let disk = SmallDisk::new(&[]);
+            let dir = disk.beside("");
+            make_sources(&dir);
+            let at = format!("{boundary}=kill@{nth}");
+            let status = run_child(&dir, &at);
+            if status.success() {
+                break;
+            }
+            disk.cut_power();
+            // Uppers are volatile: after a restart no worker trusts them.
+            forget_uppers(&dir);
+            recover_and_check(&dir, &at);
+            run(&dir);
+            recover_and_check(&dir, &at);
+        }
+    }
+}
+
+fn forget_uppers(dir: &Path) {
+    if !LayerStack::exists(&store(dir)) {
+        return;
+    }
+    let stack = LayerStack::open(&store(dir)).expect("open");
+    settle_all(&stack, &Graph(dir)).expect("settle");
+    for attempt in stack.workspaces().expect("list") {
+        stack.discard_workspace(attempt).expect("discard");
     }
 }

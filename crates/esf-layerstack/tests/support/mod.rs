@@ -1,6 +1,7 @@
 //! What the privileged tests share: stores in temporary directories, overlays that are really
 //! mounted, and dumps by which two trees are equal when their texts are.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(unreachable_pub, reason = "the module is private to each test binary")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -189,4 +190,69 @@ pub fn mount(workspace: &Workspace, at: &Path) -> Mounted {
     let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).expect("fsmount");
     move_mount(&mount, "", rustix::fs::CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).expect("attach");
     Mounted { path: at.to_owned() }
+}
+
+/// A small filesystem of its own, unmounted when dropped.
+pub struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    pub fn new(options: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("esf-disk-").tempdir().expect("temporary directory");
+        let image = dir.path().join("image");
+        std::fs::File::create(&image).expect("create").set_len(64 << 20).expect("grow");
+        run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).args(options).arg(&image));
+        std::fs::create_dir(dir.path().join("mnt")).expect("mkdir");
+        let disk = Self { dir };
+        disk.mount();
+        disk
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    /// A path on the ordinary disk.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Cuts the power: what was not synced is gone. Mounts what is left.
+    pub fn cut_power(&self) {
+        // EXT4_IOC_SHUTDOWN without flushing the journal.
+        let ioctl = "open(F, '<', $ARGV[0]) or die; my $f = pack('L', 2); ioctl(F, 0x8004587d, $f) or die $!";
+        run(Command::new("perl").args(["-e", ioctl]).arg(self.path()));
+        unmount(self.path(), UnmountFlags::empty()).expect("unmount");
+        self.mount();
+    }
+
+    fn mount(&self) {
+        // The loop device goes by itself with the mount.
+        run(Command::new("mount").args(["-o", "loop"]).arg(self.beside("image")).arg(self.path()));
+    }
+
+    /// Fills the disk to the last block.
+    pub fn fill(&self) -> PathBuf {
+        let filler = self.path().join("filler");
+        let mut file = std::fs::File::create(&filler).expect("create");
+        for size in [1 << 20, 4096, 1] {
+            while std::io::Write::write_all(&mut file, &vec![b'x'; size])
+                .and_then(|()| file.sync_data())
+                .is_ok()
+            {}
+        }
+        filler
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        unmount(self.path(), UnmountFlags::empty()).expect("unmount");
+    }
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
