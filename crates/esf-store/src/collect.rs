@@ -1,11 +1,16 @@
-//! `gc`: bytes that no fact needs go away. Invariant: what may be needed is read from the graph while
-//! the store's lock is held alone, so no root is made, and none named, in between; nothing is
-//! deleted that the plan did not show. Carriers go through the trash; a crash leaves the rest of a
-//! plan to the next collection.
+//! `gc`: bytes that no fact needs go away, after what a group's policy keeps no longer was let go.
+//! Invariant: what may be needed is read from the graph while the store's lock is held alone, so no
+//! root is made, and none named, in between; nothing is deleted that the plan did not show. Carriers
+//! go through the trash; a crash leaves the rest of a plan to the next collection.
 
 use std::path::{Path, PathBuf};
 
-use esf_core::AttemptId;
+use esf_core::ops::Meta;
+use esf_core::ops::release_attempt::ReleaseAttempt;
+use esf_core::policy::Retention;
+use esf_core::record::{Attempt, Node, PrivateDelta};
+use esf_core::state::{AttemptStatus, NodeStatus};
+use esf_core::{AttemptId, Timestamp};
 use serde::Serialize;
 
 use crate::boundary::{Boundary, reach};
@@ -25,29 +30,38 @@ pub struct GcReport {
     pub packs: u64,
     /// Uppers of attempts that nobody needs.
     pub workspaces: u64,
-    /// Log directories of attempts whose node was pruned.
+    /// Log directories of attempts whose node was pruned, or that a policy keeps no longer.
     pub logs: u64,
+    /// Failed attempts whose kept deltas a policy keeps no longer.
+    pub expired: u64,
     /// Bytes on disk.
     pub bytes: u64,
 }
 
 impl Store {
-    /// Collects what nothing needs; with `dry_run` only says what that is.
+    /// Lets go what the groups' policies keep no longer, then collects what nothing needs; with `dry_run`
+    /// only says what that is.
     ///
     /// # Errors
     /// `store_busy` when others use the store for longer than the lock waits; failures of either plane.
-    pub fn gc(&self, dry_run: bool) -> Result<GcReport, Error> {
+    pub fn gc(&self, meta: &Meta, dry_run: bool) -> Result<GcReport, Error> {
+        let expired = self.expired_deltas(meta.now)?;
+        if !dry_run {
+            for attempt in &expired {
+                self.let_go(meta, attempt)?;
+            }
+        }
         let lock = self.stack().lock_exclusive()?;
         let roots = self.graph().live_roots()?;
         let blobs = self.graph().live_blobs()?;
         let mut attempts = Vec::new();
         for attempt in self.stack().workspaces()? {
-            if self.needs_workspace(attempt)? {
+            if !expired.contains(&attempt) && self.needs_workspace(attempt)? {
                 attempts.push(attempt);
             }
         }
         let plan = self.stack().plan_gc(&lock, &roots, &attempts, &blobs)?;
-        let logs = self.needless_logs()?;
+        let logs = self.needless_logs(meta.now)?;
         let mut report = GcReport {
             dry_run,
             carriers: plan.carriers(),
@@ -55,6 +69,7 @@ impl Store {
             workspaces: plan.workspaces(),
             bytes: plan.bytes(),
             logs: logs.len() as u64,
+            expired: expired.len() as u64,
         };
         for path in &logs {
             report.bytes += allocated(path)?;
@@ -70,8 +85,42 @@ impl Store {
         Ok(report)
     }
 
-    /// The log directories of attempts whose node was pruned, or that the graph does not know.
-    fn needless_logs(&self) -> Result<Vec<PathBuf>, Error> {
+    /// The failed attempts whose deltas their groups' policies keep no longer.
+    fn expired_deltas(&self, now: Timestamp) -> Result<Vec<AttemptId>, Error> {
+        let mut expired = Vec::new();
+        for attempt in self.graph().attempts_with_delta()? {
+            let days = self.retention(&attempt)?.failed_attempt_days;
+            let ended =
+                attempt.status == AttemptStatus::Failed && attempt.private_delta == PrivateDelta::Kept;
+            if ended && is_over(attempt.ended_at, days, now) {
+                expired.push(attempt.attempt_id);
+            }
+        }
+        Ok(expired)
+    }
+
+    fn let_go(&self, meta: &Meta, attempt: &AttemptId) -> Result<(), Error> {
+        let command = ReleaseAttempt {
+            attempt: *attempt,
+            epoch: None,
+            unsealed: self.unsealed(*attempt)?,
+            discard: true,
+            reason: Some("retention".to_owned()),
+        };
+        // Retention is the policy's request and not the caller's: one key for each attempt.
+        let by_policy = Meta { key: format!("retention/{attempt}"), ..meta.clone() };
+        self.graph().release_attempt(&by_policy, command)?;
+        self.stack().discard_workspace(*attempt)?;
+        Ok(())
+    }
+
+    fn retention(&self, attempt: &Attempt) -> Result<Retention, Error> {
+        Ok(self.graph().group(attempt.group_id)?.policy.retention)
+    }
+
+    /// The log directories of attempts that the graph does not know, whose node was pruned, or whose
+    /// group's policy keeps them no longer.
+    fn needless_logs(&self, now: Timestamp) -> Result<Vec<PathBuf>, Error> {
         let top = self.directory().join(LOGS);
         let entries = match std::fs::read_dir(&top) {
             Ok(entries) => entries,
@@ -85,7 +134,7 @@ impl Store {
             else {
                 continue;
             };
-            if !self.keeps_logs(attempt)? {
+            if !self.keeps_logs(attempt, now)? {
                 needless.push(entry.path());
             }
         }
@@ -93,16 +142,23 @@ impl Store {
         Ok(needless)
     }
 
-    fn keeps_logs(&self, attempt: AttemptId) -> Result<bool, Error> {
-        match self.graph().attempt(attempt) {
-            Ok(attempt) => {
-                let node = self.graph().node(attempt.node_id)?;
-                Ok(node.status != esf_core::state::NodeStatus::Pruned)
-            }
-            Err(esf_graph::Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+    fn keeps_logs(&self, attempt: AttemptId, now: Timestamp) -> Result<bool, Error> {
+        let attempt = match self.graph().attempt(attempt) {
+            Ok(attempt) => attempt,
+            Err(esf_graph::Error::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let Node { status, .. } = self.graph().node(attempt.node_id)?;
+        let released = attempt.status == AttemptStatus::Released;
+        let over = released && is_over(attempt.ended_at, self.retention(&attempt)?.log_days, now);
+        Ok(status != NodeStatus::Pruned && !over)
     }
+}
+
+/// Whether something that ended then has been kept for so many days; without a number it is kept.
+fn is_over(ended: Option<Timestamp>, days: Option<u32>, now: Timestamp) -> bool {
+    const DAY: i64 = 24 * 60 * 60 * 1000;
+    ended.zip(days).is_some_and(|(ended, days)| now.0.saturating_sub(ended.0) >= i64::from(days) * DAY)
 }
 
 fn at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Error + 'a {

@@ -28,13 +28,15 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let stack = LayerStack::open(dir)?;
         let path = stack.directory().join(GRAPH);
-        let graph = if path.exists() {
-            Graph::open(&path)?
-        } else if stack.usage()?.hot == 0 {
-            reach(Boundary::OpenGraph)?;
-            Graph::create(&path, stack.store_id())?
-        } else {
-            return Err(Error::GraphMissing { path });
+        let graph = match Graph::open(&path) {
+            Ok(graph) => graph,
+            // A creation that another process is at, or that was interrupted; without bytes nothing is lost.
+            Err(error) if may_be_unfinished(&error) && stack.usage()?.hot == 0 => {
+                reach(Boundary::OpenGraph)?;
+                Graph::create(&path, stack.store_id())?
+            }
+            Err(esf_graph::Error::NotFound { .. }) => return Err(Error::GraphMissing { path }),
+            Err(error) => return Err(error.into()),
         };
         if graph.store_id() != stack.store_id() {
             let (expected, found) = (stack.store_id(), graph.store_id());
@@ -73,4 +75,8 @@ impl Store {
     pub fn directory(&self) -> &Path {
         self.stack.directory()
     }
+}
+
+fn may_be_unfinished(error: &esf_graph::Error) -> bool {
+    matches!(error, esf_graph::Error::NotFound { .. } | esf_graph::Error::Damaged { .. })
 }

@@ -99,7 +99,7 @@ fn operate(dir: &Path) -> Result<String, esf_store::Error> {
         told.push(format!("{name} {}", verify_export(&to)?.digest));
     }
     told.push(format!("{:?}", store.prune(&meta("prune"), loser, true)?.pruned));
-    store.gc(false)?;
+    store.gc(&meta("gc"), false)?;
     store.stack().empty_trash();
     Ok(told.join("\n"))
 }

@@ -98,3 +98,29 @@ fn a_store_without_its_graph_is_damaged_unless_it_is_new() {
     }
     assert_eq!(Store::open(&dir).unwrap_err().problem().code, "store_damaged");
 }
+
+#[test]
+fn many_may_create_one_store_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..8 {
+        let at = dir.path().join(round.to_string());
+        let ids: Vec<_> = std::thread::scope(|scope| {
+            let open = || Store::open_or_create(&at).unwrap().graph().store_id();
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(open)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(ids.iter().all(|id| *id == ids[0]));
+    }
+}
+
+#[test]
+fn a_graph_whose_creation_was_interrupted_is_completed() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("store");
+    drop(Store::open_or_create(&at).unwrap());
+    for name in ["graph.db-wal", "graph.db-shm"] {
+        let _ = fs::remove_file(at.join(name));
+    }
+    fs::write(at.join("graph.db"), b"").unwrap();
+    Store::open(&at).unwrap();
+}

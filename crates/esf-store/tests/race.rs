@@ -85,7 +85,7 @@ fn collection_never_takes_what_is_needed() {
             // Another process would open the store anew.
             let store = Store::open(lab.store.directory()).unwrap();
             while !done.load(Ordering::Relaxed) {
-                collected.fetch_add(store.gc(false).unwrap().carriers, Ordering::Relaxed);
+                collected.fetch_add(store.gc(&meta("gc"), false).unwrap().carriers, Ordering::Relaxed);
             }
         });
         let workers: Vec<_> = (0..THREADS)
@@ -100,7 +100,7 @@ fn collection_never_takes_what_is_needed() {
         results.into_iter().for_each(|result| result.unwrap());
     });
     assert_eq!(checked.into_inner(), THREADS * ROUNDS);
-    lab.store.gc(false).unwrap();
+    lab.store.gc(&lab.meta(), false).unwrap();
     lab.store.stack().empty_trash();
     let kept = 1 + THREADS * ROUNDS;
     let carriers = std::fs::read_dir(lab.store.stack().carriers_directory()).unwrap().count() as u64;

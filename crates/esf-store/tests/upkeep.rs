@@ -4,11 +4,13 @@ mod support;
 
 use std::fs;
 
-use esf_core::FailureClass;
+use esf_core::ops::Meta;
 use esf_core::ops::fail_attempt::FailAttempt;
 use esf_core::ops::promote::Promote;
+use esf_core::policy::PolicyDocument;
 use esf_core::record::PrivateDelta;
 use esf_core::state::{AttemptStatus, NodeStatus};
+use esf_core::{FailureClass, Timestamp};
 use esf_store::{Store, WorkerLock};
 use support::{Lab, privileged};
 
@@ -47,7 +49,7 @@ fn unsealed_changes_are_given_up_only_when_that_is_said() {
     let problem = lab.store.prune(&lab.meta(), node, false).unwrap_err().problem();
     assert_eq!((problem.code.as_str(), &problem.context["unsealed"]), ("unsealed_changes", &2.into()));
     // Collection keeps what may still be salvaged.
-    lab.store.gc(false).unwrap();
+    lab.store.gc(&lab.meta(), false).unwrap();
     assert_eq!(lab.store.unsealed(attempt).unwrap(), 2);
     assert!(!lab.store.why(&attempt.to_string()).unwrap().is_empty());
     let reply = lab.store.prune(&lab.meta(), node, true).unwrap();
@@ -68,7 +70,7 @@ fn collection_takes_what_was_pruned_and_nothing_else() {
     let loser = lab.work(start.node_id, "head -c 500000 /dev/urandom > big");
     let below = lab.work(loser.node_id, "echo x > x");
     lab.store.promote(&lab.meta(), Promote { node: kept.node_id, expect: 0, replace: false }).unwrap();
-    let nothing = lab.store.gc(true).unwrap();
+    let nothing = lab.store.gc(&lab.meta(), true).unwrap();
     assert_eq!((nothing.carriers, nothing.logs), (0, 0), "{nothing:?}");
     let reply = lab.store.prune(&lab.meta(), loser.node_id, false).unwrap();
     assert_eq!(reply.pruned.len(), 2);
@@ -79,11 +81,11 @@ fn collection_takes_what_was_pruned_and_nothing_else() {
         fs::write(logs.join(name), b"output").unwrap();
     }
     let before = lab.store.stack().usage().unwrap();
-    let plan = lab.store.gc(true).unwrap();
+    let plan = lab.store.gc(&lab.meta(), true).unwrap();
     assert_eq!((plan.carriers, plan.logs), (2, 1));
     assert!(plan.bytes >= 500_000, "{plan:?}");
     assert_eq!(lab.store.stack().usage().unwrap().hot, before.hot, "a plan deletes nothing");
-    let done = lab.store.gc(false).unwrap();
+    let done = lab.store.gc(&lab.meta(), false).unwrap();
     assert_eq!((done.carriers, done.bytes), (plan.carriers, plan.bytes));
     check_accounts(&lab);
     assert!(lab.store.stack().usage().unwrap().total + 500_000 <= before.total);
@@ -92,7 +94,7 @@ fn collection_takes_what_was_pruned_and_nothing_else() {
         assert!(report.damaged.is_empty(), "{report:?}");
     }
     assert_eq!(lab.store.fsck(&()).unwrap().damage, Vec::<String>::new());
-    let empty = lab.store.gc(false).unwrap();
+    let empty = lab.store.gc(&lab.meta(), false).unwrap();
     assert_eq!((empty.carriers, empty.workspaces, empty.logs), (0, 0, 0), "{empty:?}");
 }
 
@@ -185,4 +187,42 @@ fn damage_in_either_plane_is_named() {
     let named = node.root_id.unwrap().to_string();
     assert!(report.damage.iter().any(|what| what.contains(&named)), "{report:?}");
     assert!(!report.damage.iter().any(|what| what.contains(&start.root_id.unwrap().to_string())));
+}
+
+#[test]
+fn a_policy_says_how_long_failed_work_is_kept() {
+    if !privileged() {
+        return;
+    }
+    let lab = Lab::new();
+    let source = lab.path("source");
+    fs::create_dir(&source).unwrap();
+    let mut request = support::request("g", &source);
+    request.policy = PolicyDocument::parse("[retention]\nfailed_attempt_days = 2\nlog_days = 3").unwrap();
+    let start = lab.store.create_group(&lab.meta(), request, &()).unwrap().node;
+    let started = lab.start(start.node_id);
+    lab.change(&started, "echo 2 > f");
+    lost(&lab, &started);
+    let attempt = started.attempt.attempt_id;
+    let logs = lab.store.directory().join("logs").join(attempt.to_string());
+    fs::create_dir_all(&logs).unwrap();
+    let after = |hours: i64| {
+        let meta = lab.meta();
+        Meta { now: Timestamp(meta.now.0 + hours * 3_600_000), ..meta }
+    };
+    let gc = |hours, dry_run| {
+        let report = lab.store.gc(&after(hours), dry_run).unwrap();
+        (report.expired, report.workspaces, report.logs)
+    };
+    assert_eq!(gc(47, false), (0, 0, 0));
+    assert_eq!(gc(48, true), (1, 1, 0));
+    assert_eq!(lab.store.unsealed(attempt).unwrap(), 1, "a plan lets nothing go");
+    assert_eq!(gc(48, false).0, 1);
+    let released = lab.store.graph().attempt(attempt).unwrap();
+    assert_eq!((released.status, released.private_delta), (AttemptStatus::Released, PrivateDelta::Discarded));
+    assert!(lab.store.stack().workspaces().unwrap().is_empty());
+    assert_eq!(gc(71, false), (0, 0, 0));
+    assert_eq!(gc(72, false), (0, 0, 1));
+    assert!(!logs.exists());
+    check_accounts(&lab);
 }
