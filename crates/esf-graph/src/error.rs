@@ -74,6 +74,9 @@ pub enum Error {
     /// The writer of this handle has ended after an internal error; nothing unacknowledged was kept.
     #[error("the writer of the graph has ended")]
     Closed,
+    /// The machine gives no thread to write with.
+    #[error("no thread for the graph: {0}")]
+    NoThread(Arc<std::io::Error>),
     /// Any other failure of the database.
     #[error("the graph's database failed: {0}")]
     Database(Arc<rusqlite::Error>),
@@ -145,6 +148,10 @@ impl Error {
             Self::Closed => {
                 problem(Class::Failure, "graph_closed").remedy("open the store again").retryable()
             }
+            Self::NoThread(_) => problem(Class::Failure, "graph_failed")
+                .expected("two threads more")
+                .remedy("raise the limit of processes and repeat the same command")
+                .retryable(),
             Self::Database(_) => problem(Class::Failure, "graph_failed"),
         }
     }

@@ -66,7 +66,7 @@ impl Graph {
         db.execute_batch("COMMIT")?;
         match found {
             Some(found) if found != store => Err(Error::OtherStore { expected: store, found }),
-            Some(_) | None => Self::over(path, store),
+            Some(_) | None => Self::over(path, store, db),
         }
     }
 
@@ -78,11 +78,11 @@ impl Graph {
         let db = connection::open(path, false)?;
         schema::migrate(&db)?;
         let store = stored_id(&db)?.ok_or_else(|| Error::damaged("it has no store id"))?;
-        Self::over(path, store)
+        Self::over(path, store, db)
     }
 
-    fn over(path: &Path, store: StoreId) -> Result<Self> {
-        let inner = Inner { store, writer: Writer::start(path)?, readers: Readers::new(path) };
+    fn over(path: &Path, store: StoreId, db: rusqlite::Connection) -> Result<Self> {
+        let inner = Inner { store, writer: Writer::start(path, db)?, readers: Readers::new(path) };
         Ok(Self { inner: Arc::new(inner) })
     }
 

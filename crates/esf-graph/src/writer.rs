@@ -3,6 +3,7 @@
 //! commit is durable, and one that is refused leaves no trace and disturbs no other.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
@@ -10,7 +11,6 @@ use esf_core::record::Event;
 use rusqlite::Connection;
 
 use crate::checkpoint::Checkpointer;
-use crate::connection;
 use crate::error::{Error, Result};
 
 /// Most requests of one commit.
@@ -73,9 +73,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread on the file `path`.
-    pub(crate) fn start(path: &Path) -> Result<Self> {
-        let mut db = connection::open(path, false)?;
+    /// Starts the thread on `db`, a connection to the file `path`.
+    pub(crate) fn start(path: &Path, mut db: Connection) -> Result<Self> {
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.pragma_update(None, "cache_size", -16_384)?;
         let checkpointer = Checkpointer::start(path, &mut db)?;
@@ -84,11 +83,9 @@ impl Writer {
             .name("esf-graph".to_owned())
             .spawn(move || {
                 write_all(&db, &waiting, &checkpointer);
-                // The connection's hook can wake the checkpointer, which ends when nobody can.
-                drop(db);
-                drop(checkpointer);
+                checkpointer.close(db);
             })
-            .map_err(|error| Error::damaged(format!("no thread for the writer: {error}")))?;
+            .map_err(|error| Error::NoThread(Arc::new(error)))?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 

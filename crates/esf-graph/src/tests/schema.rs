@@ -61,6 +61,21 @@ fn nothing_worker_local_is_in_the_schema_or_in_a_row() {
 }
 
 #[test]
+fn every_table_and_column_is_documented() {
+    let fixture = Fixture::new();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema.md");
+    let page = std::fs::read_to_string(path).expect("docs/schema.md");
+    let words: std::collections::HashSet<&str> =
+        page.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
+    for (table, column) in columns(&reading(&fixture.path)) {
+        assert!(words.contains(table.as_str()) && words.contains(column.as_str()), "{table}.{column}");
+    }
+    for kind in esf_core::record::EventKind::ALL {
+        assert!(words.contains(kind.as_str()), "event {}", kind.as_str());
+    }
+}
+
+#[test]
 fn columns_for_later_are_there_from_the_first_day() {
     let fixture = Fixture::new();
     let columns = columns(&reading(&fixture.path));
