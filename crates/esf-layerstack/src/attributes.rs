@@ -3,7 +3,10 @@
 //! silence; overlay's own marks are told apart from forged ones (security notes 0.3, 2C).
 
 use esf_core::manifest::{Attrs, MAX_XATTRS, is_portable_xattr, portable_capability};
-use rustix::fs::Stat;
+use std::os::fd::AsFd;
+
+use esf_core::time::FileTime;
+use rustix::fs::{Gid, Stat, Uid};
 
 use crate::Error;
 use crate::handle;
@@ -22,6 +25,8 @@ const LEFT_BY_KERNEL: [&[u8]; 5] = [
 /// What the kernel makes of a `trusted.overlay.` name that was set through a merged view.
 const ESCAPED: &[u8] = b"trusted.overlay.overlay.";
 
+/// Extended attributes as a root holds them, ascending by name.
+pub(crate) type Portable = Vec<(Box<[u8]>, Box<[u8]>)>;
 /// Raw extended attributes, name and value.
 pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -29,7 +34,7 @@ pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 #[derive(Debug, Default)]
 pub(crate) struct Sorted {
     /// They enter the root.
-    pub(crate) portable: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub(crate) portable: Portable,
     /// The directory is opaque.
     pub(crate) opaque: bool,
     /// The kernel's own marks: taken off without a word.
@@ -104,7 +109,7 @@ pub(crate) fn left_out(name: &[u8]) -> String {
 }
 
 /// The attributes of an entry as a root holds them.
-pub(crate) fn attrs_of(stat: &Stat, owner: (u32, u32), xattrs: Vec<(Box<[u8]>, Box<[u8]>)>) -> Attrs {
+pub(crate) fn attrs_of(stat: &Stat, owner: (u32, u32), xattrs: Portable) -> Attrs {
     Attrs {
         mtime: Some(handle::mtime(stat)),
         uid: owner.0,
@@ -112,6 +117,27 @@ pub(crate) fn attrs_of(stat: &Stat, owner: (u32, u32), xattrs: Vec<(Box<[u8]>, B
         xattrs,
         hard_link: None,
         children: None,
+    }
+}
+
+/// Gives an open copy its owner, extended attributes, mode and time, in the order that keeps all.
+pub(crate) fn set_open(
+    copy: impl AsFd,
+    mode: u32,
+    mtime: Option<FileTime>,
+    owner: (u32, u32),
+    xattrs: &Portable,
+) -> std::io::Result<()> {
+    if owner != (0, 0) || rustix::process::geteuid().is_root() {
+        rustix::fs::fchown(&copy, Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)))?;
+    }
+    for (name, value) in xattrs {
+        rustix::fs::fsetxattr(&copy, &**name, value, rustix::fs::XattrFlags::empty())?;
+    }
+    rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(mode & 0o7777))?;
+    match mtime {
+        Some(mtime) => Ok(rustix::fs::futimens(&copy, &handle::times(mtime))?),
+        None => Ok(()),
     }
 }
 

@@ -6,10 +6,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
+use esf_core::manifest::MAX_PATH;
 use esf_core::time::FileTime;
 use esf_core::{BlobId, Digest, Name};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
+
+use crate::Error;
+use crate::error::show;
 
 /// One megabyte: how much is read at a time.
 pub(crate) const BUFFER: usize = 1 << 20;
@@ -79,6 +83,20 @@ pub(crate) fn list(directory: impl AsFd) -> io::Result<Vec<Name>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// A path one component longer, within the limits of a root.
+pub(crate) fn join(parent: &[u8], name: &Name) -> Result<Vec<u8>, Error> {
+    let mut path = parent.to_vec();
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.as_bytes());
+    if path.len() > MAX_PATH {
+        let (found, limit) = (path.len() as u64, MAX_PATH as u64);
+        return Err(Error::limit("path_too_long", &path, "path length", found, limit));
+    }
+    Ok(path)
 }
 
 /// What an entry is, as far as a root or an overlay layer may hold it.
@@ -242,6 +260,14 @@ pub(crate) enum ReadError {
 
 /// Most bytes of holes in one file: hashing them takes seconds, and storing them nothing.
 pub(crate) const MAX_HOLES: u64 = 16 << 30;
+
+/// Tells of a file that could not be read, by its path.
+pub(crate) fn read_error(error: ReadError, path: &[u8]) -> Error {
+    match error {
+        ReadError::Io(action, source) => Error::Io { action, path: show(path), source },
+        ReadError::Holes(size) => Error::limit("file_too_sparse", path, "size of holes", size, MAX_HOLES),
+    }
+}
 
 /// Reads a whole file from its beginning, hashing, and copies it to `copy` if given, holes as holes.
 /// What was hashed is what was written, whoever edits the source meanwhile.

@@ -88,7 +88,7 @@ impl Meter {
     fn add(&mut self, stat: &Stat) {
         let bytes = stat.st_blocks as u64 * 512;
         if stat.st_nlink > 1 && Kind::of(stat) != Kind::Directory {
-            let links = stat.st_nlink as u64;
+            let links = stat.st_nlink;
             self.linked.entry((stat.st_dev, stat.st_ino)).or_insert((bytes, links, 0)).2 += 1;
         } else {
             self.charge.allocated += bytes;

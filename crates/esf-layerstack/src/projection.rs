@@ -13,8 +13,8 @@ use rustix::fs::{OFlags, SeekFrom, Stat};
 
 use crate::Error;
 use crate::error::Context;
+use crate::handle::read_error;
 use crate::handle::{self, Kind};
-use crate::import::read_error;
 use crate::local::CarrierId;
 use crate::squash::is_opaque;
 use crate::stack::LayerStack;

@@ -1,28 +1,27 @@
 //! The journaled seal: an attempt's upper becomes a carrier and a root, without moving its payload
-//! (design section 3, steps 1 to 5 and 7; step 6 is the graph's). Invariant: before *prepared* the
+//! (design section 3, steps 1 to 5; step 6 is the graph's, step 7 in `settle`). Invariant: before *prepared* the
 //! upper is still the attempt's, from *prepared* on recovery rolls forward; the root is hot before
 //! the graph may name it; a failed sync fails the seal and is never retried as a success.
 
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use esf_core::diff::{Change, Side, diff};
+use esf_core::AttemptId;
 use esf_core::digest::RequestDigest;
-use esf_core::manifest::{EntryKind, RootPin};
+use esf_core::manifest::RootPin;
 use esf_core::policy::Durability;
-use esf_core::{AttemptId, Digest};
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::params;
 use rustix::fs::OFlags;
 
+use crate::compare::compare;
 use crate::disk::{self, Boundary};
 use crate::error::Context;
-use crate::links::rename_groups;
-use crate::local::{self, CarrierId, Commit, TxnId, WorkspaceRow, insert_carrier, pin_columns, pin_of};
+use crate::journal::{Journal, JournalState};
+use crate::local::{self, CarrierId, Commit, TxnId, WorkspaceRow, insert_carrier, pin_columns};
 use crate::lock::StoreLock;
 use crate::object_store::PackWriter;
-use crate::recover::parse_layers;
 use crate::sealed::{Changes, Progress, SealedRoot};
+use crate::settle::proof;
 use crate::stack::LayerStack;
 use crate::upper::{self, Few, Purpose, Socket, Walked};
 use crate::{Error, handle, ledger};
@@ -46,11 +45,11 @@ pub struct SealRequest {
 #[must_use = "a prepared seal is to be committed by the graph and then settled"]
 #[derive(Debug)]
 pub struct PreparedSeal {
-    sealed: SealedRoot,
-    changes: Changes,
-    txn: TxnId,
+    pub(crate) sealed: SealedRoot,
+    pub(crate) changes: Changes,
+    pub(crate) txn: TxnId,
     /// Keeps others off the attempt.
-    _claim: Option<OwnedFd>,
+    pub(crate) claim: Option<OwnedFd>,
 }
 
 impl PreparedSeal {
@@ -67,97 +66,6 @@ impl PreparedSeal {
     /// The seal's name on this machine.
     pub fn txn(&self) -> TxnId {
         self.txn
-    }
-}
-
-/// How far an unsettled seal has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SealState {
-    /// Nothing is decided: seal again, or settle as not committed.
-    Intent,
-    /// The root is durable: ask the graph whether it was committed, then settle.
-    Prepared,
-}
-
-/// A seal that no living process carries on.
-#[derive(Clone, Debug)]
-pub struct UnsettledSeal {
-    /// Its name on this machine.
-    pub txn: TxnId,
-    /// Whose upper.
-    pub attempt: AttemptId,
-    /// How far it has come.
-    pub state: SealState,
-    /// The root, once prepared.
-    pub sealed: Option<SealedRoot>,
-    /// How it differs from the base, once prepared.
-    pub changes: Changes,
-    /// The request's idempotency key.
-    pub key: String,
-}
-
-/// A seal's row.
-struct Journal {
-    txn: TxnId,
-    attempt: AttemptId,
-    state: JournalState,
-    carrier: Option<CarrierId>,
-    key: String,
-    request_digest: [u8; 32],
-    base: RootPin,
-    pin: Option<RootPin>,
-    layers: Vec<CarrierId>,
-    changes: Changes,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum JournalState {
-    Intent,
-    Prepared,
-    Projected,
-}
-
-const COLUMNS: &str = "txn, attempt, state, carrier, request_key, request_digest, base_root_id, \
-                       base_attrs_id, root_id, attrs_id, layers, changes";
-
-impl Journal {
-    fn is_of(&self, request: &SealRequest) -> bool {
-        self.key == request.key
-            && self.request_digest == *request.request_digest.as_bytes()
-            && self.base == request.base
-    }
-
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let state = match row.get::<_, String>(2)?.as_str() {
-            "intent" => JournalState::Intent,
-            "prepared" => JournalState::Prepared,
-            _ => JournalState::Projected,
-        };
-        let changes: Option<String> = row.get(11)?;
-        let root: Option<[u8; 32]> = row.get(8)?;
-        let attrs: Option<[u8; 32]> = row.get(9)?;
-        let layers: Option<String> = row.get(10)?;
-        Ok(Self {
-            txn: row.get(0)?,
-            attempt: AttemptId::from_bytes(row.get(1)?),
-            state,
-            carrier: row.get(3)?,
-            key: row.get(4)?,
-            request_digest: row.get(5)?,
-            base: pin_of(row.get(6)?, row.get(7)?),
-            pin: root.zip(attrs).map(|(root, attrs)| pin_of(root, attrs)),
-            layers: layers.map(|text| parse_layers(&text)).unwrap_or_default(),
-            changes: changes.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
-        })
-    }
-
-    fn find(
-        db: &rusqlite::Connection,
-        column: &str,
-        value: &dyn rusqlite::ToSql,
-    ) -> Result<Option<Self>, Error> {
-        let text = format!("SELECT {COLUMNS} FROM transactions WHERE kind = 'seal' AND {column} = ?1");
-        Ok(db.prepare_cached(&text)?.query_row(params![value], Self::read).optional()?)
     }
 }
 
@@ -194,7 +102,7 @@ impl LayerStack {
         self.resume(&journal, Some(home), &held)
     }
 
-    fn journal(&self, txn: TxnId) -> Result<Option<Journal>, Error> {
+    pub(crate) fn journal(&self, txn: TxnId) -> Result<Option<Journal>, Error> {
         self.inner.local.read(|db| Journal::find(db, "txn", &txn))
     }
 
@@ -363,11 +271,11 @@ impl LayerStack {
     ) -> Result<PreparedSeal, Error> {
         self.roll_forward(journal, claim.as_ref())?;
         let sealed = proof(journal, held).ok_or(Error::WorkspaceMissing(journal.attempt))?;
-        Ok(PreparedSeal { sealed, changes: journal.changes.clone(), txn: journal.txn, _claim: claim })
+        Ok(PreparedSeal { sealed, changes: journal.changes.clone(), txn: journal.txn, claim })
     }
 
     /// Step 5: the upper becomes the carrier, and the root hot. Re-runnable.
-    fn roll_forward(&self, journal: &Journal, home: Option<&OwnedFd>) -> Result<(), Error> {
+    pub(crate) fn roll_forward(&self, journal: &Journal, home: Option<&OwnedFd>) -> Result<(), Error> {
         if journal.state != JournalState::Prepared {
             return Ok(());
         }
@@ -405,122 +313,6 @@ impl LayerStack {
             None => Ok(()),
         }
     }
-
-    /// Step 7: the graph has committed the seal, or has refused it. Refused, the upper is the attempt's
-    /// again, to be looked at, sealed anew or discarded.
-    ///
-    /// # Errors
-    /// `Io` and `Database`; settling may be repeated through `settle_unsettled`.
-    pub fn settle_seal(&self, prepared: PreparedSeal, committed: bool) -> Result<(), Error> {
-        let journal = self.journal(prepared.txn)?;
-        match journal {
-            Some(journal) => self.settle(&journal, prepared._claim.as_ref(), committed),
-            None => Ok(()),
-        }
-    }
-
-    /// Settles a seal that a dead process left; nothing when it is settled already.
-    ///
-    /// # Errors
-    /// `SealConflict` when a living process has it; `Io` and `Database`.
-    pub fn settle_unsettled(&self, txn: TxnId, committed: bool) -> Result<(), Error> {
-        let Some(journal) = self.journal(txn)? else { return Ok(()) };
-        let claim = self.claim_attempt(journal.attempt)?;
-        self.settle(&journal, claim.as_ref(), committed)
-    }
-
-    fn settle(&self, journal: &Journal, home: Option<&OwnedFd>, committed: bool) -> Result<(), Error> {
-        disk::reach(Boundary::SealSettle).at("settle", b"seal")?;
-        if !committed {
-            return self.take_back(journal, home);
-        }
-        self.roll_forward(journal, home)?;
-        let attempt = journal.attempt;
-        disk::reach(Boundary::SealCleanup).at("clean up", b"seal")?;
-        self.inner.trash.take(&self.inner.attempts, &attempt.to_string())?;
-        disk::reach(Boundary::SealDone).at("settle", b"seal")?;
-        self.inner.local.write(Commit::Ordered, |db| {
-            if let (Some(pin), Some(carrier)) = (&journal.pin, journal.carrier) {
-                db.prepare_cached("UPDATE carriers SET state = 'hot' WHERE carrier = ?1")?
-                    .execute(params![carrier])?;
-                keep_projection(db, pin, &journal.layers)?;
-            }
-            local::delete_workspace(db, attempt)?;
-            delete(db, journal.txn)
-        })?;
-        self.inner.trash.wake();
-        self.consolidate();
-        Ok(())
-    }
-
-    /// Makes the carrier the attempt's upper again and forgets the seal.
-    fn take_back(&self, journal: &Journal, home: Option<&OwnedFd>) -> Result<(), Error> {
-        let Some(carrier) = journal.carrier else {
-            return self.inner.local.write(Commit::Ordered, |db| delete(db, journal.txn));
-        };
-        let used = self.inner.local.write(Commit::Ordered, |db| {
-            let pin = journal.pin.as_ref().expect("a carrier is recorded with its root");
-            if local::projection(db, pin)?.is_some_and(|layers| layers.first() == Some(&carrier)) {
-                local::delete_projection(db, pin)?;
-            }
-            is_used(db, carrier)
-        })?;
-        let carriers = &self.inner.carriers;
-        if let Some(home) = home.filter(|_| !used) {
-            match disk::rename_new(carriers, carrier.to_string(), home, "upper", Boundary::SealRename) {
-                // It never got there, or is back already.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                moved => moved.at("move back", b"upper")?,
-            }
-        }
-        self.inner.local.write(Commit::Ordered, |db| {
-            let gone = handle::stat_entry(carriers, carrier.to_string().as_bytes()).is_err();
-            let text = if gone {
-                "DELETE FROM carriers WHERE carrier = ?1"
-            } else {
-                // Something stands on it after all, or its attempt is gone: a collection will decide.
-                "UPDATE carriers SET state = 'hot' WHERE carrier = ?1"
-            };
-            db.prepare_cached(text)?.execute(params![carrier])?;
-            delete(db, journal.txn)
-        })
-    }
-
-    /// The seals that no living process carries on. What is prepared is rolled forward on the way, so
-    /// its root is hot; ask the graph about each and settle it.
-    ///
-    /// # Errors
-    /// `Io` and `Database`.
-    pub fn unsettled_seals(&self) -> Result<Vec<UnsettledSeal>, Error> {
-        let held = Arc::new(self.lock_shared()?);
-        let journals: Vec<Journal> = self.inner.local.read(|db| {
-            let text = format!("SELECT {COLUMNS} FROM transactions WHERE kind = 'seal' ORDER BY txn");
-            let mut statement = db.prepare(&text)?;
-            let rows = statement.query_map([], Journal::read)?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })?;
-        let mut unsettled = Vec::new();
-        for journal in journals {
-            let claim = match self.claim_attempt(journal.attempt) {
-                Err(Error::SealConflict { .. }) => continue,
-                claim => claim?,
-            };
-            self.roll_forward(&journal, claim.as_ref())?;
-            let state = match journal.state {
-                JournalState::Intent => SealState::Intent,
-                JournalState::Prepared | JournalState::Projected => SealState::Prepared,
-            };
-            unsettled.push(UnsettledSeal {
-                txn: journal.txn,
-                attempt: journal.attempt,
-                state,
-                sealed: proof(&journal, &held),
-                key: journal.key,
-                changes: journal.changes,
-            });
-        }
-        Ok(unsettled)
-    }
 }
 
 /// What step 4 records.
@@ -531,93 +323,8 @@ struct Prepared<'a> {
     row: &'a WorkspaceRow,
 }
 
-fn proof(journal: &Journal, held: &Arc<StoreLock>) -> Option<SealedRoot> {
-    let pin = journal.pin?;
-    let (bytes, held) = (journal.changes.bytes, Arc::clone(held));
-    Some(SealedRoot { pin, bytes, txn: Some(journal.txn), _held: held })
-}
-
 fn as_json(changes: &Changes) -> String {
     serde_json::to_string(changes).expect("numbers and byte strings are always JSON")
-}
-
-fn delete(db: &Transaction<'_>, txn: TxnId) -> Result<(), Error> {
-    db.prepare_cached("DELETE FROM transactions WHERE txn = ?1")?.execute(params![txn])?;
-    Ok(())
-}
-
-/// Whether a root or a workspace stands on a carrier.
-pub(crate) fn is_used(db: &rusqlite::Connection, carrier: CarrierId) -> Result<bool, Error> {
-    let text = "SELECT EXISTS (SELECT 1 FROM projections WHERE carrier = ?1)
-                    OR EXISTS (SELECT 1 FROM workspace_lowers WHERE carrier = ?1)";
-    Ok(db.prepare_cached(text)?.query_row(params![carrier], |row| row.get(0))?)
-}
-
-/// Makes a committed root's projection stand on settled carriers only. Two seals may have led to one
-/// root; while the other is not settled its carrier may still be taken back.
-fn keep_projection(db: &Transaction<'_>, pin: &RootPin, layers: &[CarrierId]) -> Result<(), Error> {
-    let settled = match local::projection(db, pin)? {
-        None => false,
-        Some(found) => {
-            let text = "SELECT state = 'hot' FROM carriers WHERE carrier = ?1";
-            db.prepare_cached(text)?
-                .query_row(params![found[0]], |row| row.get(0))
-                .optional()?
-                .unwrap_or(false)
-        }
-    };
-    if settled { Ok(()) } else { local::put_projection(db, pin, layers) }
-}
-
-/// What a walk over `base` came to: the root with its hard-link groups rightly named, and how it
-/// differs from the base.
-pub(crate) fn compare(
-    writer: &mut PackWriter,
-    base: &RootPin,
-    walked: &Walked,
-) -> Result<(RootPin, Changes), Error> {
-    let mut pin = walked.pin;
-    let mut differences = diff(writer, base, &pin)?;
-    let group = |side: &Option<Side>| side.as_ref().and_then(|side| side.attrs.hard_link);
-    let broken = differences.iter().filter(|change| group(&change.before) != group(&change.after));
-    let mut lost: BTreeSet<Digest> = broken.filter_map(|change| group(&change.before)).collect();
-    lost.extend(&walked.lost);
-    if !lost.is_empty() {
-        pin = rename_groups(writer, &pin, &lost, &walked.links)?;
-        differences = diff(writer, base, &pin)?;
-    }
-    Ok((pin, count(&differences)))
-}
-
-fn count(differences: &[Change]) -> Changes {
-    let mut changes = Changes::default();
-    for change in differences.iter().filter(|change| is_told(change)) {
-        match (&change.before, &change.after) {
-            (Some(_), None) => changes.deleted += 1,
-            (Some(_), Some(_)) => changes.modified += 1,
-            (None, _) => changes.added += 1,
-        }
-        if let Some(EntryKind::File { size, .. }) = change.after.as_ref().map(|side| &side.kind) {
-            changes.bytes += size;
-        }
-    }
-    changes
-}
-
-/// Whether a difference is one that people want to hear of: not the mere time of a directory, and not
-/// the mere link count of a file.
-pub fn is_told(change: &Change) -> bool {
-    let (Some(before), Some(after)) = (&change.before, &change.after) else { return true };
-    let directories = before.kind.is_directory() && after.kind.is_directory();
-    let bare = |side: &Side| {
-        let mut attrs = side.attrs.own();
-        attrs.hard_link = None;
-        if directories {
-            attrs.mtime = None;
-        }
-        (side.mode, attrs, (!directories).then(|| side.kind.clone()))
-    };
-    bare(before) != bare(after)
 }
 
 /// Takes sockets out of an upper, leaving a whiteout where the base would show through.

@@ -12,9 +12,10 @@ use rustix::io::Errno;
 
 use crate::Error;
 use crate::attributes::OPAQUE;
+use crate::attributes::set_open;
 use crate::error::Context;
 use crate::handle::{self, Kind};
-use crate::import::{join, read_error, set_open};
+use crate::handle::{join, read_error};
 use crate::local::{CarrierId, Charge};
 use crate::projection::Stacked;
 use crate::seal::make_whiteout;

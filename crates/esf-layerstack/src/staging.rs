@@ -4,6 +4,7 @@
 //! recovery rolls forward; the staging directory stays locked while its process lives.
 
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use esf_core::Name;
 use esf_core::manifest::RootPin;
@@ -124,6 +125,46 @@ impl Drop for Staging {
         }
         if let Err(error) = abandon(&self.stack, self.txn, true) {
             tracing::warn!(%error, "staging is left to recovery");
+        }
+    }
+}
+
+/// An empty directory of this process beside the store's own, for what must be unpacked before it can
+/// be imported. It goes to the trash when dropped; after a crash the next open of the store sees to it.
+#[derive(Debug)]
+pub struct Scratch {
+    stack: LayerStack,
+    txn: TxnId,
+    path: PathBuf,
+    /// Open and locked: says to recovery that its maker lives.
+    _directory: OwnedFd,
+}
+
+impl LayerStack {
+    /// Makes an empty scratch directory. It counts as staging.
+    ///
+    /// # Errors
+    /// `Io`, `storage_full`.
+    pub fn scratch(&self) -> Result<Scratch, Error> {
+        let txn = TxnId::draw();
+        let directory = claim_new(self, txn)?;
+        handle::create_directory(&directory, b"tree").at("create", b"staging")?;
+        let path = self.directory().join("staging").join(txn.to_string()).join("tree");
+        Ok(Scratch { stack: self.clone(), txn, path, _directory: directory })
+    }
+}
+
+impl Scratch {
+    /// The directory: empty at first, private to this user.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = abandon(&self.stack, self.txn, false) {
+            tracing::warn!(%error, "a scratch directory is left to recovery");
         }
     }
 }

@@ -15,10 +15,10 @@ use rustix::fs::Stat;
 
 use crate::Error;
 use crate::assemble::{Assembled, Directory, Inode, Links};
-use crate::attributes::{Sorted, attrs_of, left_out, sort_upper};
+use crate::attributes::{Portable, Sorted, attrs_of, left_out, sort_upper};
 use crate::error::{Context, show};
 use crate::handle::{self, Content, Kind, unchanged};
-use crate::import::{join, read_error};
+use crate::handle::{join, read_error};
 use crate::sealed::{Progress, Skipped};
 
 /// Whether the walk may touch what it finds.
@@ -113,7 +113,7 @@ struct Frame {
     name: Option<Name>,
     path: Vec<u8>,
     stat: Stat,
-    portable: Vec<(Box<[u8]>, Box<[u8]>)>,
+    portable: Portable,
     names: std::iter::Peekable<std::vec::IntoIter<Name>>,
     base: Option<Base>,
     entries: Directory,

@@ -10,14 +10,15 @@ use esf_core::manifest::{RootPin, load_top};
 use rusqlite::{OptionalExtension, params};
 use rustix::fs::FlockOperation;
 
+use crate::attributes::set_open;
+use crate::compare::compare;
 use crate::disk::{self, Boundary};
 use crate::error::Context;
-use crate::import::set_open;
 use crate::local::{self, Commit, WorkspaceRow};
 use crate::sealed::Changes;
 use crate::stack::LayerStack;
 use crate::upper::{self, Purpose};
-use crate::{Error, handle, seal};
+use crate::{Error, handle};
 
 /// Projections deeper than this are made shallow before they are mounted.
 pub const SOFT_DEPTH: usize = 32;
@@ -153,7 +154,7 @@ impl LayerStack {
         let Some(upper) = self.open_upper(attempt)? else { return Ok(Changes::default()) };
         let mut writer = self.inner.objects.writer();
         let walked = upper::walk(Purpose::Survey, &self.inner.objects, &mut writer, upper, base, &())?;
-        let (_, changes) = seal::compare(&mut writer, base, &walked)?;
+        let (_, changes) = compare(&mut writer, base, &walked)?;
         Ok(Changes { skipped: walked.skipped, ..changes })
     }
 

@@ -436,3 +436,18 @@ fn an_upper_of_an_earlier_boot_is_never_sealed() {
         "workspace_lost"
     );
 }
+
+#[test]
+fn a_scratch_directory_leaves_nothing() {
+    let store = Store::new();
+    let scratch = store.stack.scratch().expect("scratch");
+    shell(scratch.path(), "mkdir -p a/b; echo x > a/b/c");
+    let pin = store.import(scratch.path());
+    // Another process that opens the store leaves it alone while its maker lives.
+    drop(LayerStack::open(store.stack.directory()).expect("open"));
+    assert!(scratch.path().join("a/b/c").exists());
+    drop(scratch);
+    store.check_accounts();
+    assert_eq!(fs::read_dir(store.stack.directory().join("staging")).expect("list").count(), 0);
+    assert_eq!(store.stack.verify(&pin, &()).expect("verify").damaged, [""; 0]);
+}

@@ -52,7 +52,7 @@ fn pack_error(pack: PackId, object: Option<(ObjectKind, Digest)>, error: PackErr
     match error {
         PackError::Io(source) => io_error(format!("read pack {pack}"), source),
         PackError::Damaged(detail) => {
-            let (kind, id) = object.unwrap_or((ObjectKind::Blob, pack.0));
+            let (kind, id) = object.unwrap_or((ObjectKind::Blob, pack.digest));
             ObjectError::Damaged { kind, id, detail: format!("in pack {pack}: {detail}") }
         }
     }
@@ -81,8 +81,18 @@ impl ObjectStore {
     /// # Errors
     /// `Io` when packs cannot be read.
     pub fn contains(&self, id: &Digest) -> Result<bool, ObjectError> {
+        self.contains_in(id, |_| true)
+    }
+
+    /// Whether an object is in a pack that survives a loss of power, or will once the directory of
+    /// packs is synced.
+    fn contains_durably(&self, id: &Digest) -> Result<bool, ObjectError> {
+        self.contains_in(id, |pack| pack.id.durable)
+    }
+
+    fn contains_in(&self, id: &Digest, counts: impl Fn(&Pack) -> bool) -> Result<bool, ObjectError> {
         let known = self.listed()?;
-        for pack in known.packs.values() {
+        for pack in known.packs.values().filter(|pack| counts(pack)) {
             match pack.find(id) {
                 Ok(found) if found.is_some() => return Ok(true),
                 // Merged away meanwhile, or damaged: absent as far as a writer is concerned.

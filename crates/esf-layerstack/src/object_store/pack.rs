@@ -23,18 +23,27 @@ const RESIDENT_INDEX: usize = 64 << 10;
 /// Mean number of records in a bucket of the fan-out.
 const BUCKET: usize = 64;
 
-/// Names a pack: BLAKE3 of the whole file.
+/// Names a pack: BLAKE3 of the whole file, and whether it was made to survive a loss of power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PackId(pub(super) Digest);
+pub struct PackId {
+    pub(super) digest: Digest,
+    pub(super) durable: bool,
+}
 
 impl PackId {
+    const DURABLE: &str = ".pack";
+    const RELAXED: &str = ".relaxed";
+
     pub(super) fn file_name(&self) -> String {
-        let hex = self.0.to_string();
-        format!("{}.pack", hex.strip_prefix("b3:").expect("a digest's text begins with b3:"))
+        let text = self.digest.to_string();
+        let hex = text.strip_prefix("b3:").expect("a digest's text begins with b3:");
+        format!("{hex}{}", if self.durable { Self::DURABLE } else { Self::RELAXED })
     }
 
     pub(super) fn parse(file_name: &str) -> Option<Self> {
-        format!("b3:{}", file_name.strip_suffix(".pack")?).parse().ok().map(Self)
+        let durable = file_name.strip_suffix(Self::DURABLE).map(|hex| (hex, true));
+        let (hex, durable) = durable.or_else(|| Some((file_name.strip_suffix(Self::RELAXED)?, false)))?;
+        Some(Self { digest: format!("b3:{hex}").parse().ok()?, durable })
     }
 }
 
@@ -189,8 +198,8 @@ impl Pack {
     }
 
     /// The same pack under the name it has been given.
-    pub(super) fn renamed(mut self, path: PathBuf) -> Self {
-        self.path = path;
+    pub(super) fn renamed(mut self, id: PackId, path: PathBuf) -> Self {
+        (self.id, self.path) = (id, path);
         self
     }
 
@@ -274,7 +283,7 @@ impl Pack {
     pub(super) fn verify(&self) -> Result<Vec<(Option<Record>, &'static str)>, io::Error> {
         let mut wrong = Vec::new();
         let bytes = std::fs::read(&self.path)?;
-        if Digest::of(&bytes) != self.id.0 {
+        if Digest::of(&bytes) != self.id.digest {
             wrong.push((None, "its contents do not match its name"));
         }
         let records = match self.records() {

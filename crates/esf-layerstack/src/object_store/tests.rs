@@ -169,6 +169,29 @@ fn retain_keeps_what_lives_and_sweeps_what_died() {
 }
 
 #[test]
+fn nothing_durable_relies_on_what_is_relaxed() {
+    let (directory, objects) = open();
+    let put = |numbers: [u32; 2]| {
+        let mut writer = objects.writer();
+        numbers.iter().for_each(|nth| writer.put(KIND, &id(*nth), &bytes(*nth)).unwrap());
+        writer.stage().unwrap()
+    };
+    let relaxed = put([1, 2]).publish(false).unwrap()[0];
+    assert!(objects.contains(&id(1)).unwrap());
+    let staged = put([1, 3]);
+    staged.sync().unwrap();
+    staged.publish(true).unwrap();
+    // What a loss of power may do.
+    let path = directory.path().join(relaxed.file_name());
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, b"").unwrap();
+    let objects = ObjectStore::open(directory.path()).unwrap();
+    assert_eq!(objects.get(KIND, &id(1)).unwrap(), bytes(1));
+    assert!(matches!(objects.get(KIND, &id(2)), Err(ObjectError::Damaged { .. })));
+    assert_eq!(objects.verify_all(&mut |_| {}).unwrap().len(), 1);
+}
+
+#[test]
 fn an_object_beyond_the_bound_is_refused() {
     let (_directory, objects) = open();
     let large = vec![0; esf_core::manifest::MAX_OBJECT as usize + 1];

@@ -33,7 +33,7 @@ pub struct PackWriter {
 
 impl PackWriter {
     pub(super) fn new(store: &ObjectStore) -> Self {
-        let staged = StagedPacks { store: store.clone(), packs: Vec::new() };
+        let staged = StagedPacks { store: store.clone(), packs: Vec::new(), relied: false };
         Self { staged, pending: BTreeMap::new(), bytes: 0 }
     }
 
@@ -87,9 +87,14 @@ impl PackWriter {
 impl ObjectSink for PackWriter {
     fn put(&mut self, kind: ObjectKind, id: &Digest, bytes: &[u8]) -> Result<(), ObjectError> {
         debug_assert_eq!(kind.id_of(bytes), *id, "an object under a foreign id");
-        let known =
-            self.pending.contains_key(id) || self.staged.contains(id)? || self.staged.store.contains(id)?;
-        if known { Ok(()) } else { self.push(kind, *id, bytes.to_vec()) }
+        if self.pending.contains_key(id) || self.staged.contains(id)? {
+            return Ok(());
+        }
+        if self.staged.store.contains_durably(id)? {
+            self.staged.relied = true;
+            return Ok(());
+        }
+        self.push(kind, *id, bytes.to_vec())
     }
 }
 
@@ -111,6 +116,8 @@ impl Objects for PackWriter {
 pub struct StagedPacks {
     store: ObjectStore,
     packs: Vec<(PathBuf, File, Pack)>,
+    /// Whether objects were left out because another pack has them, whose name may not yet be durable.
+    relied: bool,
 }
 
 impl StagedPacks {
@@ -121,7 +128,7 @@ impl StagedPacks {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), ObjectError> {
         let (path, mut file) = self.create_temporary()?;
-        let id = PackId(Digest::of(bytes));
+        let id = PackId { digest: Digest::of(bytes), durable: false };
         let written = file
             .write_all(bytes)
             .map_err(|error| io_error(format!("write pack {}", path.display()), error))
@@ -184,26 +191,27 @@ impl StagedPacks {
         Ok(())
     }
 
-    /// Gives the packs their names, and with `durable` makes the names durable too. The files must
-    /// have been made durable before, unless the store is relaxed about power loss.
+    /// Gives the packs their names. With `durable` the files must have been made durable before, and
+    /// the names are now; without, they are named as relaxed, and no durable pack will rely on them.
     ///
     /// # Errors
     /// `Io` when a rename or the sync fails; packs that got their names stay, unreferenced.
     pub fn publish(mut self, durable: bool) -> Result<Vec<PackId>, ObjectError> {
-        if self.packs.is_empty() {
+        if self.packs.is_empty() && !self.relied {
             return Ok(Vec::new());
         }
         let directory = self.store.open_directory()?;
         let mut published = Vec::new();
         while let Some((path, file, pack)) = self.packs.pop() {
-            let name = pack.id.file_name();
+            let id = PackId { durable, ..pack.id };
+            let name = id.file_name();
             let old = path.file_name().expect("a temporary path ends in its name");
             if let Err(error) = disk::rename(&directory, old, &directory, &name, Boundary::PackRename) {
                 let failed = io_error(format!("rename {} to {name}", path.display()), error);
                 self.packs.push((path, file, pack));
                 return Err(failed);
             }
-            published.push(pack.renamed(self.store.directory().join(name)));
+            published.push(pack.renamed(id, self.store.directory().join(name)));
         }
         if durable {
             disk::fsync(&directory, Boundary::PackDirectorySync)
