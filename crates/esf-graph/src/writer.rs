@@ -28,8 +28,8 @@ pub(crate) struct Transaction<'a> {
 }
 
 trait Job: Send {
-    /// Does the work; false means that it must leave no trace.
-    fn run(&mut self, transaction: &mut Transaction<'_>) -> bool;
+    /// Does the work; when it is refused it must leave no trace.
+    fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<()>;
     /// Answers the one who waits.
     fn settle(self: Box<Self>, committed: Result<()>);
 }
@@ -45,12 +45,12 @@ where
     F: FnOnce(&mut Transaction<'_>) -> Result<T> + Send,
     T: Send,
 {
-    fn run(&mut self, transaction: &mut Transaction<'_>) -> bool {
+    fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<()> {
         let work = self.work.take().expect("a task runs once");
         let result = work(transaction);
-        let keep = result.is_ok();
+        let outcome = result.as_ref().map(|_| ()).map_err(Clone::clone);
         self.result = Some(result);
-        keep
+        outcome
     }
 
     fn settle(self: Box<Self>, committed: Result<()>) {
@@ -138,7 +138,11 @@ fn write_group(db: &Connection, group: &mut [Box<dyn Job>], log: &mut Vec<Event>
     for job in group {
         db.prepare_cached("SAVEPOINT request")?.execute([])?;
         let before = log.len();
-        if !job.run(&mut Transaction { db, log }) {
+        if let Err(error) = job.run(&mut Transaction { db, log }) {
+            if db.is_autocommit() {
+                // A full disk or a failing one ends the whole transaction, and so all of the group.
+                return Err(error);
+            }
             log.truncate(before);
             db.prepare_cached("ROLLBACK TO request")?.execute([])?;
         }

@@ -11,7 +11,7 @@ use crate::state::NodeStatus;
 use crate::time::Timestamp;
 
 /// Most children of one call.
-pub const MAX: u32 = 1_000_000;
+pub const MAX: u32 = 100_000;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

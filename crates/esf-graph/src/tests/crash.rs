@@ -122,3 +122,32 @@ fn a_handle_that_is_closed_leaves_a_short_log() {
     let graph = Graph::open(&path).expect("reopen");
     assert_eq!(graph.children(parent).expect("children").len(), 20_000);
 }
+
+fn allow_pages(fixture: &Fixture, pages: i64) {
+    let limit = move |transaction: &mut crate::writer::Transaction<'_>| {
+        transaction.db.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+        Ok(())
+    };
+    fixture.graph.inner.writer.run(limit).expect("limit");
+}
+
+#[test]
+fn a_full_disk_is_told_leaves_nothing_and_the_same_request_works_later() {
+    let fixture = Fixture::new();
+    let parent = fixture.group("project").node.node_id;
+    let events = fixture.graph.last_event().expect("last");
+    allow_pages(&fixture, 1);
+    let fork = Fork { parent, count: 5_000 };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let problem = fixture.graph.fork(&keyed("large"), fork).expect_err("full").problem();
+                assert_eq!((problem.code.as_str(), problem.retryable), ("storage_full", true));
+            });
+        }
+    });
+    assert_eq!(fixture.graph.last_event().expect("last"), events);
+    allow_pages(&fixture, i64::from(u32::MAX) - 1);
+    assert_eq!(fixture.graph.fork(&keyed("large"), fork).expect("room").len(), 5_000);
+    assert_eq!(fixture.graph.check().expect("check"), Vec::<String>::new());
+}
