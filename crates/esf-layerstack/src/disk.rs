@@ -109,7 +109,8 @@ fn injected(errno: Option<String>) -> io::Error {
 }
 
 /// Arms boundaries from `name=action;...`. An action is `kill`, which ends the process by SIGKILL,
-/// `kill@N` to do so at the N-th time, or one of the `fail` crate's (`panic`, `return(ERRNO)`,
+/// `kill@N` to do so at the N-th time, `skip`, which leaves a sync out so that a test can show that
+/// somebody would notice, or one of the `fail` crate's (`panic`, `return(ERRNO)`,
 /// `2*off->1*return(28)`, ...).
 ///
 /// # Errors
@@ -120,6 +121,10 @@ pub fn arm(specification: &str) -> Result<(), String> {
         let (name, action) = part.split_once('=').ok_or_else(|| format!("expected name=action: {part:?}"))?;
         if !BOUNDARIES.contains(&name) {
             return Err(format!("no such boundary: {name:?}"));
+        }
+        if action == "skip" {
+            skipped().push(name.to_owned());
+            continue;
         }
         match action.strip_prefix("kill") {
             Some(when) => {
@@ -136,6 +141,21 @@ pub fn arm(specification: &str) -> Result<(), String> {
 }
 
 #[cfg(feature = "failpoints")]
+fn skipped() -> std::sync::MutexGuard<'static, Vec<String>> {
+    static SKIPPED: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    SKIPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Passes a boundary at which something is made durable; false when a test leaves that out.
+fn reach_sync(at: Boundary) -> io::Result<bool> {
+    reach(at)?;
+    #[cfg(feature = "failpoints")]
+    return Ok(!skipped().iter().any(|name| name == at.name()));
+    #[cfg(not(feature = "failpoints"))]
+    Ok(true)
+}
+
+#[cfg(feature = "failpoints")]
 fn kill_self_at_last(left: &AtomicU64) {
     if left.fetch_sub(1, Ordering::Relaxed) == 1 {
         let killed = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -149,8 +169,9 @@ fn kill_self_at_last(left: &AtomicU64) {
 /// # Errors
 /// Whatever the kernel reports.
 pub fn fsync(file: impl AsFd, at: Boundary) -> io::Result<()> {
-    reach(at)?;
-    Ok(rustix::fs::fsync(file)?)
+    Ok(if reach_sync(at)? {
+        rustix::fs::fsync(file)?
+    })
 }
 
 /// Makes everything on the file's filesystem durable; see `fsync` for failures.
@@ -158,8 +179,9 @@ pub fn fsync(file: impl AsFd, at: Boundary) -> io::Result<()> {
 /// # Errors
 /// Whatever the kernel reports, including write-back errors since `file` was opened.
 pub fn syncfs(file: impl AsFd, at: Boundary) -> io::Result<()> {
-    reach(at)?;
-    Ok(rustix::fs::syncfs(file)?)
+    Ok(if reach_sync(at)? {
+        rustix::fs::syncfs(file)?
+    })
 }
 
 /// Renames relative to open directories, replacing a file of the new name.
