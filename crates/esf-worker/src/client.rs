@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use esf_core::record::Attempt;
 use esf_core::{AttemptId, Class, ExecId, Problem};
@@ -18,6 +19,9 @@ use crate::message::{
     SuspendRequest, WorkerStatus,
 };
 use crate::wire::{CHUNK, Connection, Frame, Kind, encode, protocol, wait};
+
+/// How long a worker that was told to stop may take, with its helpers.
+const STOP_MS: u64 = 15_000;
 
 /// What a command reads.
 #[derive(Debug)]
@@ -205,6 +209,15 @@ impl Client {
         })
     }
 
+    /// Empties the result channel of an evaluator's run, but for the evaluator's own files; returns how
+    /// many entries were removed.
+    ///
+    /// # Errors
+    /// `not_found` when the attempt has no result channel.
+    pub fn clear_result(&mut self, attempt: AttemptId) -> Result<u64, Problem> {
+        self.ask(&Request::ClearResult { attempt })
+    }
+
     /// What the worker is doing.
     ///
     /// # Errors
@@ -218,8 +231,19 @@ impl Client {
     ///
     /// # Errors
     /// `worker_busy`.
-    pub fn stop(&mut self, force: bool) -> Result<(), Problem> {
-        self.ask(&Request::Stop { force })
+    pub fn stop(mut self, force: bool) -> Result<(), Problem> {
+        self.ask::<()>(&Request::Stop { force })?;
+        let store = self.store.clone();
+        // It waits for its connections, this one too.
+        drop(self);
+        for _ in 0..STOP_MS / 10 {
+            if !crate::lock::held(&store) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let message = format!("the worker is told to stop and has not ended after {STOP_MS} ms");
+        Err(Problem::new(Class::Failure, "worker_stopping", message).retryable())
     }
 
     fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, Problem> {

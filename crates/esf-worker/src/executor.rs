@@ -9,18 +9,8 @@ use std::path::{Path, PathBuf};
 
 use esf_core::environment::Environment;
 use esf_core::{AttemptId, Class, FailureClass, Problem};
+use esf_layerstack::Workspace;
 use serde::{Deserialize, Serialize};
-
-/// The layers of an attempt; replaced by `esf_layerstack::Workspace` as soon as that exists.
-#[derive(Clone, Debug)]
-pub struct Workspace {
-    /// Read-only layers, top first.
-    pub lowers: Vec<PathBuf>,
-    /// Receives the changes.
-    pub upper: PathBuf,
-    /// Overlay's own directory.
-    pub work: PathBuf,
-}
 
 /// What an executor can do; anything else is refused before it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,6 +142,13 @@ pub trait Executor: Send + Sync {
     /// `Unsupported` naming the field.
     fn check(&self, environment: &Environment, extra: &Extra) -> Result<(), ExecutorError>;
 
+    /// Gets ready to activate, so that the first activation is as quick as the others. Called once, after
+    /// `recover`.
+    ///
+    /// # Errors
+    /// As `activate`, which will say so again.
+    fn prepare(&self) -> Result<(), ExecutorError>;
+
     /// Makes a sandbox; nothing stays behind when it fails.
     ///
     /// # Errors
@@ -170,6 +167,9 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// When something cannot be removed.
     fn recover(&self) -> Result<Vec<String>, ExecutorError>;
+
+    /// Ends what it started for itself, and waits for that; called once, after the last sandbox is gone.
+    fn shut_down(&self);
 }
 
 /// One live sandbox. Dropping it kills everything in it; the delta stays on disk.

@@ -2,15 +2,19 @@
 //! store's live sandboxes, and its client. `ARCHITECTURE.md` has the life of a command.
 
 mod client;
+mod clock;
 mod connect;
 pub mod executor;
 pub mod lock;
 pub mod logs;
 mod message;
 mod place;
+mod recover;
 mod server;
 pub mod spool;
 mod wire;
 
 pub use client::{Client, Stdin};
 pub use message::*;
+pub use recover::{RecoverReport, recover};
+pub use server::{WorkerConfig, serve};

@@ -254,6 +254,7 @@ pub(crate) enum Request {
     Get { attempt: AttemptId, path: PathBuf },
     Put { attempt: AttemptId, path: PathBuf, mode: u32 },
     List { attempt: AttemptId, path: PathBuf },
+    ClearResult { attempt: AttemptId },
     Status,
     Stop { force: bool },
 }
@@ -265,8 +266,6 @@ pub struct RetryRequest {
     pub meta: RequestMeta,
     /// The failed or released attempt.
     pub attempt: AttemptId,
-    /// Milliseconds after which the worker itself seals or discards; never when absent.
-    pub lifetime_ms: Option<u64>,
     /// Refuse with `quota` instead of waiting.
     pub no_wait: bool,
 }

@@ -39,7 +39,7 @@ pub(crate) fn socket(store: &Path) -> PathBuf {
     runtime_directory().join(format!("{name}.sock"))
 }
 
-/// Makes `directory` with mode 0700, or checks that it is a directory of ours with that mode.
+/// Makes `directory` with mode 0700, or checks that it is one of ours that nobody else can write to.
 ///
 /// # Errors
 /// `PermissionDenied` when it belongs to somebody else or is open to others.
@@ -51,8 +51,13 @@ pub(crate) fn private_directory(directory: &Path) -> io::Result<()> {
     }
     let found = fs::symlink_metadata(directory)?;
     let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-    if ours && found.permissions().mode() & 0o077 == 0 {
-        return Ok(());
+    match found.permissions().mode() & 0o077 {
+        0 if ours => return Ok(()),
+        // Nobody else could have put anything into it.
+        open if ours && open & 0o022 == 0 => {
+            return fs::set_permissions(directory, fs::Permissions::from_mode(0o700));
+        }
+        _ => {}
     }
     let what = format!("{} must be a directory of our own with mode 0700", directory.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
@@ -96,6 +101,9 @@ mod tests {
         private_directory(&directory).expect("makes");
         private_directory(&directory).expect("accepts its own");
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("chmod");
+        private_directory(&directory).expect("closes what only others could read");
+        assert_eq!(fs::metadata(&directory).expect("there").mode() & 0o777, 0o700);
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o770)).expect("chmod");
         assert!(private_directory(&directory).is_err());
         let link = top.path().join("link");
         std::os::unix::fs::symlink(top.path(), &link).expect("symlink");

@@ -71,7 +71,7 @@ impl Progress {
 pub(crate) struct Command {
     pub(crate) exec_id: ExecId,
     pub(crate) argv: Vec<String>,
-    running: Box<dyn Running>,
+    running: Option<Box<dyn Running>>,
     progress: Mutex<Progress>,
     watchers: Mutex<Vec<Weak<Bell>>>,
     condemned: Mutex<Option<Failure>>,
@@ -82,11 +82,23 @@ impl Command {
         Self {
             exec_id,
             argv,
-            running,
+            running: Some(running),
             progress: Mutex::new(Progress { stdout: fresh, stderr: fresh, result: None }),
             watchers: Mutex::default(),
             condemned: Mutex::default(),
         }
+    }
+
+    /// A command that could not start.
+    pub(crate) fn ended(exec_id: ExecId, argv: Vec<String>, fresh: Extent) -> Self {
+        let progress = Mutex::new(Progress { stdout: fresh, stderr: fresh, result: None });
+        let (watchers, condemned) = (Mutex::default(), Mutex::default());
+        Self { exec_id, argv, running: None, progress, watchers, condemned }
+    }
+
+    fn running(&self) -> Result<&dyn Running, ExecutorError> {
+        let never = || ExecutorError::Lost { what: "it never started".to_owned() };
+        self.running.as_deref().ok_or_else(never)
     }
 
     pub(crate) fn progress(&self) -> Progress {
@@ -113,11 +125,11 @@ impl Command {
     /// Kills the whole tree, for the given reason.
     pub(crate) fn kill(&self, failure: Failure) -> Result<(), ExecutorError> {
         self.condemn(failure);
-        self.running.kill_tree()
+        self.running()?.kill_tree()
     }
 
     pub(crate) fn signal(&self, signal: i32) -> Result<(), ExecutorError> {
-        self.running.signal(signal)
+        self.running()?.signal(signal)
     }
 
     /// Publishes the end; nothing changes afterwards.
@@ -160,8 +172,9 @@ impl Drains {
         durable: bool,
         leftovers: &Leftovers,
     ) -> io::Result<End> {
-        let timed_out = self.run(command, deadline)?;
-        let exit = command.running.wait();
+        let running = command.running().map_err(io::Error::other)?;
+        let timed_out = self.run(command, running, deadline)?;
+        let exit = running.wait();
         for drain in &mut self.0 {
             drain.take_what_is_there()?;
         }
@@ -180,7 +193,7 @@ impl Drains {
     }
 
     /// Returns whether the time ran out.
-    fn run(&mut self, command: &Command, deadline: Option<Instant>) -> io::Result<bool> {
+    fn run(&mut self, command: &Command, running: &dyn Running, deadline: Option<Instant>) -> io::Result<bool> {
         let mut buffer = vec![0; CHUNK];
         let mut timed_out = false;
         loop {
@@ -190,12 +203,12 @@ impl Drains {
             });
             if left == Some(0) {
                 timed_out = true;
-                if let Err(error) = command.running.kill_tree() {
+                if let Err(error) = running.kill_tree() {
                     tracing::warn!(exec = %command.exec_id, %error, "cannot kill a command whose time is up");
                 }
                 continue;
             }
-            let mut fds = vec![PollFd::from_borrowed_fd(command.running.exited(), PollFlags::IN)];
+            let mut fds = vec![PollFd::from_borrowed_fd(running.exited(), PollFlags::IN)];
             let pipes = self.0.iter().filter_map(|drain| drain.pipe.as_ref());
             fds.extend(pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
             wait(&mut fds, left)?;

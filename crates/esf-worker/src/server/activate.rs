@@ -1,0 +1,383 @@
+//! Activation: from a node to a live sandbox, through the queue.
+//! Invariants: what an executor cannot honour is refused before anything is recorded; the slot is taken
+//! before the lease; an activation that fails leaves a failed attempt and nothing on disk; several
+//! clients with one key wait for one attempt, and only when the last of them goes is it cancelled.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use esf_core::ops::enqueue::Enqueue;
+use esf_core::ops::fail_attempt::FailAttempt;
+use esf_core::ops::start::{Start, Started};
+use esf_core::ops::{Meta, Reject};
+use esf_core::record::{Attempt, Purpose};
+use esf_core::state::AttemptStatus;
+use esf_core::{AttemptId, Class, FailureClass, NodeId, Problem};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::executor::{Activation, Extra, Sandbox};
+use crate::logs::failure;
+use crate::message::{ActivatePurpose, ActivateRequest, RetryRequest};
+use crate::server::connection::{Served, reply};
+use crate::server::live::Live;
+use crate::server::queue::Waiting;
+use crate::server::running::{Bell, locked};
+use crate::server::{Queued, Starting, Worker};
+use crate::wire::{Connection, Kind, wait};
+use crate::{clock, place};
+
+/// How often a client that waits is told its position.
+const NEWS_MS: u64 = 500;
+
+/// What a waiting client sees next.
+enum Turn {
+    /// It is live.
+    Live(Arc<Live>),
+    /// It is this client's to start.
+    Start,
+    /// So many are before it; none when it is being started.
+    Wait(Option<u64>),
+    /// It ended without becoming live.
+    Over,
+}
+
+/// How a wait ended.
+enum Waited {
+    Live(Arc<Live>),
+    Over,
+    /// The client cancelled it, or is gone.
+    Left { gone: bool },
+}
+
+impl Worker {
+    pub(crate) fn activate(
+        self: &Arc<Self>,
+        connection: &mut Connection,
+        request: &ActivateRequest,
+    ) -> Result<Served, Problem> {
+        let executor = self.executor(request.environment.executor.as_str())?;
+        executor.check(&request.environment, &request.extra).map_err(|error| error.problem())?;
+        let meta = clock::meta(&request.meta);
+        let purpose = match request.purpose {
+            ActivatePurpose::Work => Purpose::Work,
+            ActivatePurpose::Evaluate => Purpose::Evaluate,
+        };
+        let command = Enqueue {
+            node: request.node,
+            environment: request.environment.clone(),
+            purpose,
+            lifetime_ms: request.lifetime_ms,
+            on_expiry: request.on_expiry,
+            priority: 0,
+        };
+        if request.no_wait {
+            self.refuse_when_full(request.node)?;
+        }
+        let attempt = self.graph().enqueue(&meta, command).map_err(|error| error.problem())?;
+        self.bring_to_life(connection, &meta, &attempt, &request.extra, request.no_wait)
+    }
+
+    pub(crate) fn retry(
+        self: &Arc<Self>,
+        connection: &mut Connection,
+        request: &RetryRequest,
+    ) -> Result<Served, Problem> {
+        let old = self.graph().attempt(request.attempt).map_err(|error| error.problem())?;
+        if old.purpose == Purpose::Evaluate {
+            return Err(Problem::new(Class::Usage, "not_supported", "an evaluator's run is not retried by itself")
+                .remedy("`esf evaluate` its node again"));
+        }
+        self.executor(old.executor.as_str())?
+            .check(&old.environment, &Extra::default())
+            .map_err(|error| error.problem())?;
+        if request.no_wait {
+            self.refuse_when_full(old.node_id)?;
+        }
+        let meta = clock::meta(&request.meta);
+        let attempt =
+            self.graph().retry(&meta, request.attempt).map_err(|error| error.problem())?;
+        self.bring_to_life(connection, &meta, &attempt, &Extra::default(), request.no_wait)
+    }
+
+    /// For `no_wait`: says that there is no room before anything is recorded. Room that goes between
+    /// this and the start is noticed there.
+    fn refuse_when_full(&self, node: NodeId) -> Result<(), Problem> {
+        let node = self.graph().node(node).map_err(|error| error.problem())?;
+        let group = self.graph().group(node.group_id).map_err(|error| error.problem())?;
+        let state = locked(&self.state);
+        let starting = state.starting.values().map(|starting| starting.waiting.group);
+        let living: Vec<_> = state.live.values().map(|live| live.attempt.group_id).chain(starting).collect();
+        let used = living.iter().filter(|living| **living == group.group_id).count() as u64;
+        match group.policy.quotas.max_live_attempts {
+            Some(quota) if used >= quota => Err(full("the group", "max_live_attempts", used, quota)),
+            _ if living.len() as u64 >= self.config.max_live => {
+                Err(full("the worker", "max_live", living.len() as u64, self.config.max_live))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn bring_to_life(
+        self: &Arc<Self>,
+        connection: &mut Connection,
+        meta: &Meta,
+        attempt: &Attempt,
+        extra: &Extra,
+        no_wait: bool,
+    ) -> Result<Served, Problem> {
+        let id = attempt.attempt_id;
+        let now = self.graph().attempt(id).map_err(|error| error.problem())?;
+        if now.status != AttemptStatus::Queued && self.live(id).is_none() {
+            // Asked again after its end: the same answer, when it ever was live.
+            let started = self.graph().recorded::<Started>(&meta.sub("start"), "start");
+            return match started.map_err(|error| error.problem())? {
+                Some(started) => reply(&started.attempt),
+                None => self.what_became(id),
+            };
+        }
+        let bell = Arc::new(Bell::new().map_err(|error| failure(&error, "cannot wait"))?);
+        self.join_queue(attempt, &bell)?;
+        match self.wait_for_turn(connection, meta, attempt, extra, &bell, no_wait) {
+            Ok(Waited::Live(live)) => reply(&live.attempt),
+            Ok(Waited::Over) => self.what_became(id),
+            Ok(Waited::Left { gone }) => {
+                self.leave_queue(id, &bell);
+                let problem = Problem::new(Class::Failure, "cancelled", format!("{id} was cancelled"));
+                if gone { Ok(Served::Gone) } else { Err(problem) }
+            }
+            Err(problem) => {
+                self.leave_queue(id, &bell);
+                Err(problem)
+            }
+        }
+    }
+
+    /// The end of an attempt that others started, or gave up.
+    fn what_became(&self, id: AttemptId) -> Result<Served, Problem> {
+        let attempt = self.graph().attempt(id).map_err(|error| error.problem())?;
+        match attempt.failure {
+            Some(failure) => {
+                Err(Problem::new(Class::Failure, failure.class.as_str(), format!("{id}: {}", failure.detail)))
+            }
+            None => reply(&attempt),
+        }
+    }
+
+    fn join_queue(&self, attempt: &Attempt, bell: &Arc<Bell>) -> Result<(), Problem> {
+        let group = self.graph().group(attempt.group_id).map_err(|error| error.problem())?;
+        let id = attempt.attempt_id;
+        let mut state = locked(&self.state);
+        if state.live.contains_key(&id) {
+            return Ok(());
+        }
+        if state.stopping {
+            return Err(Problem::new(Class::Failure, "worker_stopping", "the worker is ending")
+                .remedy("repeat the command: it starts another")
+                .retryable());
+        }
+        if let Some(starting) = state.starting.get_mut(&id) {
+            starting.bells.push(Arc::clone(bell));
+            return Ok(());
+        }
+        if let Some(queued) = state.queue.iter_mut().find(|queued| queued.waiting.attempt == id) {
+            queued.bells.push(Arc::clone(bell));
+            return Ok(());
+        }
+        let quota = group.policy.quotas.max_live_attempts;
+        let waiting = Waiting { attempt: id, group: attempt.group_id, priority: attempt.priority, quota };
+        state.queue.push(Queued { waiting, bells: vec![Arc::clone(bell)] });
+        state.admit(self.config.max_live);
+        Ok(())
+    }
+
+    fn turn(&self, id: AttemptId) -> Turn {
+        let mut state = locked(&self.state);
+        if let Some(live) = state.live.get(&id) {
+            return Turn::Live(Arc::clone(live));
+        }
+        if let Some(starting) = state.starting.get_mut(&id) {
+            return match std::mem::replace(&mut starting.claimed, true) {
+                false => Turn::Start,
+                true => Turn::Wait(None),
+            };
+        }
+        let position = state.queue.iter().position(|queued| queued.waiting.attempt == id);
+        position.map_or(Turn::Over, |position| Turn::Wait(Some(position as u64)))
+    }
+
+    fn wait_for_turn(
+        self: &Arc<Self>,
+        connection: &mut Connection,
+        meta: &Meta,
+        attempt: &Attempt,
+        extra: &Extra,
+        bell: &Bell,
+        no_wait: bool,
+    ) -> Result<Waited, Problem> {
+        let mut told = None;
+        loop {
+            bell.silence();
+            match self.turn(attempt.attempt_id) {
+                Turn::Live(live) => return Ok(Waited::Live(live)),
+                Turn::Over => return Ok(Waited::Over),
+                Turn::Start => match self.start(meta, attempt, extra) {
+                    Err(problem) if problem.code == "quota" => {
+                        self.back_to_queue(attempt.attempt_id);
+                        if no_wait {
+                            return Err(problem);
+                        }
+                        // The graph counts one more than we do, until its end is committed.
+                        std::thread::sleep(Duration::from_millis(20));
+                        locked(&self.state).admit(self.config.max_live);
+                        continue;
+                    }
+                    started => return started.map(Waited::Live),
+                },
+                Turn::Wait(Some(_)) if no_wait => {
+                    let most = self.config.max_live;
+                    return Err(full("the worker or the group", "max_live", most, most));
+                }
+                Turn::Wait(position) => {
+                    if position.is_some() && position != told {
+                        told = position;
+                        if connection.send_json(Kind::Queued, &position).is_err() {
+                            return Ok(Waited::Left { gone: true });
+                        }
+                    }
+                }
+            }
+            let mut fds = [PollFd::new(bell, PollFlags::IN), PollFd::new(connection.stream(), PollFlags::IN)];
+            wait(&mut fds, Some(NEWS_MS)).map_err(|error| failure(&error, "cannot wait"))?;
+            match connection.try_read() {
+                Ok(Some(frame)) if frame.kind == Kind::Cancel => return Ok(Waited::Left { gone: false }),
+                Ok(_) if !connection.ended() => {}
+                Ok(_) | Err(_) => return Ok(Waited::Left { gone: true }),
+            }
+        }
+    }
+
+    /// Puts an admitted attempt back at the head of the queue.
+    fn back_to_queue(&self, id: AttemptId) {
+        let mut state = locked(&self.state);
+        if let Some(Starting { waiting, bells, .. }) = state.starting.remove(&id) {
+            state.queue.insert(0, Queued { waiting, bells });
+        }
+    }
+
+    /// Takes one client out of the wait; the last one to go takes the attempt along.
+    fn leave_queue(&self, id: AttemptId, bell: &Arc<Bell>) {
+        let mut state = locked(&self.state);
+        let Some(index) = state.queue.iter().position(|queued| queued.waiting.attempt == id) else { return };
+        let bells = &mut state.queue[index].bells;
+        bells.retain(|other| !Arc::ptr_eq(other, bell));
+        if bells.is_empty() {
+            state.queue.remove(index);
+            drop(state);
+            self.give_up(id, "cancelled while it waited");
+        }
+    }
+
+    /// Ends a queued attempt for which nobody waits.
+    pub(crate) fn give_up(&self, id: AttemptId, why: &str) {
+        let meta = clock::own_meta(format!("give-up/{id}"));
+        let command = fail(id, None, FailureClass::Cancelled, "queue", why, false);
+        if let Err(error) = self.graph().fail_attempt(&meta, command) {
+            tracing::warn!(attempt = %id, %error, "cannot record that a queued attempt was given up");
+        }
+    }
+
+    /// Starts an admitted attempt; its slot is given back when that fails.
+    fn start(self: &Arc<Self>, meta: &Meta, attempt: &Attempt, extra: &Extra) -> Result<Arc<Live>, Problem> {
+        let id = attempt.attempt_id;
+        let started = self.start_in_slot(meta, attempt, extra);
+        if started.as_ref().is_err_and(|problem| problem.code == "quota") {
+            return started;
+        }
+        let mut state = locked(&self.state);
+        let slot = state.starting.remove(&id);
+        if let Ok(live) = &started {
+            state.live.insert(id, Arc::clone(live));
+        }
+        state.admit(self.config.max_live);
+        drop(state);
+        slot.iter().flat_map(|slot| &slot.bells).for_each(|bell| bell.ring());
+        self.keeper.ring();
+        started
+    }
+
+    fn start_command(&self, attempt: AttemptId) -> Start {
+        Start { attempt, worker: self.id, lease_ms: self.config.lease_ms }
+    }
+
+    fn start_in_slot(&self, meta: &Meta, attempt: &Attempt, extra: &Extra) -> Result<Arc<Live>, Problem> {
+        let id = attempt.attempt_id;
+        let begun = Instant::now();
+        let start = self.start_command(id);
+        let started = self.graph().start(&meta.sub("start"), start).map_err(|error| error.problem())?;
+        let epoch = started.attempt.lease_epoch;
+        let deadline = attempt.lifetime_ms.map(|millis| begun + Duration::from_millis(millis));
+        let made = self.make(&started.attempt, extra).and_then(|sandbox| {
+            Live::new(started.attempt.clone(), started.lease.lease_id, deadline, sandbox)
+                .map_err(|error| failure(&error, "cannot watch the sandbox"))
+        });
+        match made {
+            Ok(live) => Ok(Arc::new(live)),
+            Err(problem) => {
+                let class = FailureClass::InfraPrepare;
+                let failed = fail(id, Some(epoch), class, "activate", &problem.message, false);
+                let failed = self.graph().fail_attempt(&meta.sub("failed"), failed);
+                let discarded = self.stack().discard_workspace(id);
+                if let (Err(error), _) = (&failed, &discarded) {
+                    tracing::error!(attempt = %id, %error, "cannot record a failed activation");
+                }
+                if let Err(error) = discarded {
+                    tracing::error!(attempt = %id, %error, "cannot discard the workspace of a failed activation");
+                }
+                Err(problem)
+            }
+        }
+    }
+
+    fn make(&self, attempt: &Attempt, extra: &Extra) -> Result<Box<dyn Sandbox>, Problem> {
+        let base = self.base_of(attempt)?;
+        let workspace =
+            self.stack().open_workspace(&base, attempt.attempt_id).map_err(|error| error.problem())?;
+        let logs = place::logs(&self.directory, attempt.attempt_id);
+        std::fs::create_dir_all(&logs).map_err(|error| failure(&error, "cannot make the directory of logs"))?;
+        let activation = Activation {
+            attempt: attempt.attempt_id,
+            workspace: &workspace,
+            environment: &attempt.environment,
+            extra,
+        };
+        let executor = self.executor(attempt.executor.as_str())?;
+        executor.activate(activation).map_err(|error| error.problem())
+    }
+
+    /// The root an attempt starts from: its draft's base, or the sealed node's own.
+    pub(crate) fn base_of(&self, attempt: &Attempt) -> Result<esf_core::manifest::RootPin, Problem> {
+        let node = self.graph().node(attempt.node_id).map_err(|error| error.problem())?;
+        let base = if attempt.purpose.has_draft() { node.base_root() } else { node.root() };
+        base.ok_or_else(|| {
+            Problem::new(Class::Conflict, "not_sealed", format!("{} has no root to start from", node.node_id))
+        })
+    }
+}
+
+/// A failed attempt, as the graph is told.
+pub(crate) fn fail(
+    attempt: AttemptId,
+    epoch: Option<u64>,
+    class: FailureClass,
+    stage: &str,
+    detail: &str,
+    delta_kept: bool,
+) -> FailAttempt {
+    FailAttempt { attempt, epoch, class, stage: stage.to_owned(), detail: detail.to_owned(), delta_kept }
+}
+
+fn full(whose: &str, quota: &'static str, used: u64, limit: u64) -> Problem {
+    let mut problem = Reject::Quota { quota, used, limit }.problem();
+    problem.message = format!("{whose} has no room for another live attempt");
+    problem.remedy("wait for one to end, or leave out --no-wait")
+}

@@ -1,0 +1,392 @@
+//! The ends of a live attempt: sealed, released, expired, died, stopped. One at a time for each attempt.
+//! Invariants: a seal begins only when nothing can write any more, and that is proven; a seal that fails
+//! keeps the delta and may be tried again with the same key; unsealed changes are given up only when
+//! somebody said so; whatever happens in between, recovery finds enough to go on.
+
+use std::sync::Arc;
+
+use esf_core::ops::Meta;
+use esf_core::ops::begin_quiesce::BeginQuiesce;
+use esf_core::ops::commit_seal::{CommitSeal, Outcome, SealReply};
+use esf_core::ops::release_attempt::ReleaseAttempt;
+use esf_core::policy::OnExpiry;
+use esf_core::record::{Attempt, Changed, Failure, Json, LogicalState};
+use esf_core::state::AttemptStatus;
+use esf_core::digest::RequestDigest;
+use esf_core::{AttemptId, Class, FailureClass, Problem, canonical};
+use esf_layerstack::{Changes, SealRequest, SealState};
+use serde_json::json;
+
+use crate::clock;
+use crate::message::{ChangedSummary, RequestMeta, SuspendReply, SuspendRequest};
+use crate::server::Worker;
+use crate::server::activate::fail;
+use crate::server::live::{Live, Stage};
+use crate::server::running::locked;
+
+/// Why the worker itself ended an attempt at the end of its lifetime.
+const EXPIRED: &str = "lease_expired";
+
+/// How a node is to be sealed.
+pub(crate) struct Sealing<'a> {
+    pub(crate) terminal: bool,
+    pub(crate) state: Option<&'a Json>,
+    pub(crate) message: Option<String>,
+    pub(crate) reason: Option<String>,
+}
+
+/// Which upper goes into which attempt's node.
+pub(crate) struct Target<'a> {
+    /// The attempt that is sealed.
+    pub(crate) attempt: &'a Attempt,
+    /// The attempt whose upper it is: another one only for a salvage.
+    pub(crate) upper_of: AttemptId,
+    pub(crate) epoch: u64,
+}
+
+impl Worker {
+    pub(crate) fn suspend(&self, request: &SuspendRequest) -> Result<SuspendReply, Problem> {
+        let meta = clock::meta(&request.meta);
+        if let Some(reply) = self.sealed_before(&meta)? {
+            return Ok(reply);
+        }
+        let sealing = Sealing {
+            terminal: request.terminal,
+            state: request.state.as_ref(),
+            message: request.message.clone(),
+            reason: None,
+        };
+        match self.live(request.attempt) {
+            Some(live) => self.seal_live(&live, &meta, &sealing),
+            None => self.salvage(request.attempt, &meta, &sealing),
+        }
+    }
+
+    /// The reply of a seal that was committed under this key before.
+    fn sealed_before(&self, meta: &Meta) -> Result<Option<SuspendReply>, Problem> {
+        match self.graph().recorded::<Outcome>(meta, "commit_seal").map_err(|error| error.problem())? {
+            None => Ok(None),
+            Some(Outcome::Sealed(reply)) => Ok(Some(told(*reply))),
+            Some(Outcome::Stale { attempt, .. }) => Err(stale(&attempt)),
+        }
+    }
+
+    fn seal_live(&self, live: &Arc<Live>, meta: &Meta, sealing: &Sealing<'_>) -> Result<SuspendReply, Problem> {
+        let mut stage = locked(&live.ending);
+        if *stage == Stage::Ended {
+            drop(stage);
+            // Somebody else ended it while this waited for its turn; with the same key, by the same seal.
+            return match self.sealed_before(meta)? {
+                Some(reply) => Ok(reply),
+                None => Err(self.live_or_problem(live.id()).err().unwrap_or_else(|| ended(live.id()))),
+            };
+        }
+        if !live.attempt.purpose.has_draft() {
+            return Err(Problem::new(Class::Conflict, "no_draft", "an evaluator's run has nothing to seal")
+                .remedy("release it"));
+        }
+        if *stage == Stage::Open {
+            self.bring_to_rest(live, meta, &mut stage)?;
+        }
+        let target = Target { attempt: &live.attempt, upper_of: live.id(), epoch: live.epoch };
+        let sealed = self.seal(&target, meta, sealing);
+        if sealed.is_ok() || sealed.as_ref().is_err_and(|problem| is_over(problem)) {
+            *stage = Stage::Ended;
+            drop(stage);
+            self.forget(live.id());
+        }
+        sealed
+    }
+
+    /// Quiesces; an attempt that cannot be brought to rest fails and keeps its delta.
+    fn bring_to_rest(&self, live: &Live, meta: &Meta, stage: &mut Stage) -> Result<(), Problem> {
+        let begin = BeginQuiesce { attempt: live.id(), epoch: live.epoch };
+        self.graph().begin_quiesce(&meta.sub("quiesce"), begin).map_err(|error| error.problem())?;
+        let reason = Failure::new(FailureClass::Cancelled, "seal", "the attempt was sealed while it ran");
+        if let Err(error) = live.quiesce(&reason) {
+            self.lose(live, stage, "quiesce", &error.to_string());
+            return Err(error.problem());
+        }
+        *stage = Stage::Quiesced;
+        Ok(())
+    }
+
+    /// Seals an upper into which nothing can write any more, and commits the node.
+    pub(crate) fn seal(
+        &self,
+        target: &Target<'_>,
+        meta: &Meta,
+        sealing: &Sealing<'_>,
+    ) -> Result<SuspendReply, Problem> {
+        let attempt = target.attempt;
+        let state = sealing.state.map(LogicalState::new).transpose();
+        let state = state.map_err(|error| Problem::new(Class::Usage, "state_too_large", error.to_string()))?;
+        let base = self.base_of(attempt)?;
+        let group = self.graph().group(attempt.group_id).map_err(|error| error.problem())?;
+        let request = SealRequest {
+            attempt: target.upper_of,
+            base,
+            request_digest: seal_digest(target.upper_of, sealing),
+            key: meta.key.clone(),
+            durability: group.policy.durability,
+        };
+        let prepared = self.stack().seal(&request, &()).map_err(|error| {
+            self.abandon_intent(target.upper_of);
+            error.problem()
+        })?;
+        let changes = prepared.changes().clone();
+        let commit = CommitSeal {
+            attempt: attempt.attempt_id,
+            epoch: target.epoch,
+            terminal: sealing.terminal,
+            state,
+            message: sealing.message.clone(),
+            result: json!({ "skipped": skipped(&changes) }),
+            provenance: self.provenance(target, &changes),
+            changed: Changed {
+                added: changes.added,
+                modified: changes.modified,
+                deleted: changes.deleted,
+                bytes: changes.bytes,
+            },
+            reason: sealing.reason.clone(),
+            statement_digest: None,
+        };
+        let committed = self.graph().commit_seal(meta, commit, prepared.sealed());
+        if matches!(committed, Err(esf_graph::Error::Closed | esf_graph::Error::Database(_))) {
+            // Nobody knows whether it is committed; the same request resumes, or recovery asks the graph.
+            return committed.map(told).map_err(|error| error.problem());
+        }
+        if let Err(error) = self.stack().settle_seal(prepared, committed.is_ok()) {
+            // What is left on disk is settled by the next recovery.
+            tracing::warn!(attempt = %attempt.attempt_id, %error, "a seal is not yet settled");
+        }
+        committed.map(told).map_err(|error| error.problem())
+    }
+
+    /// Forgets a seal that failed before it was prepared, so that any request may seal anew.
+    fn abandon_intent(&self, upper_of: AttemptId) {
+        let unsettled = self.stack().unsettled_seals().unwrap_or_default();
+        let intents = unsettled.iter().filter(|seal| seal.attempt == upper_of && seal.state == SealState::Intent);
+        for seal in intents {
+            if let Err(error) = self.stack().settle_unsettled(seal.txn, false) {
+                tracing::warn!(attempt = %upper_of, %error, "a failed seal is not yet forgotten");
+            }
+        }
+    }
+
+    /// Where a tree comes from, as its node records it.
+    fn provenance(&self, target: &Target<'_>, changes: &Changes) -> Json {
+        let attempt = target.attempt;
+        json!({
+            "attempt_id": attempt.attempt_id,
+            "node_id": attempt.node_id,
+            "delta_of": target.upper_of,
+            "executor": attempt.executor,
+            "environment_digest": attempt.environment_digest,
+            "lease_id": attempt.lease_id,
+            "lease_epoch": target.epoch,
+            "worker_id": self.id,
+            "builder": concat!("esf ", env!("CARGO_PKG_VERSION")),
+            "skipped": skipped(changes),
+        })
+    }
+
+    pub(crate) fn release(
+        &self,
+        request: &RequestMeta,
+        attempt: AttemptId,
+        discard: bool,
+    ) -> Result<Attempt, Problem> {
+        let meta = clock::meta(request);
+        match self.live(attempt) {
+            Some(live) => self.release_live(&live, &meta, discard, None),
+            None => self.release_settled(attempt, &meta, discard),
+        }
+    }
+
+    /// An attempt that is not live here: queued, failed with its delta, or over.
+    fn release_settled(&self, id: AttemptId, meta: &Meta, discard: bool) -> Result<Attempt, Problem> {
+        let attempt = self.graph().attempt(id).map_err(|error| error.problem())?;
+        if attempt.status == AttemptStatus::Queued {
+            let mut state = locked(&self.state);
+            state.queue.retain(|queued| queued.waiting.attempt != id);
+        }
+        let kept = self.stack().existing_workspace(id).map_err(|error| error.problem())?.is_some();
+        let unsealed = if kept && attempt.purpose.has_draft() { self.unsealed(id)? } else { 0 };
+        let command = ReleaseAttempt { attempt: id, epoch: None, unsealed, discard, reason: None };
+        let released = self.graph().release_attempt(meta, command).map_err(|error| error.problem())?;
+        if kept {
+            self.stack().discard_workspace(id).map_err(|error| error.problem())?;
+        }
+        Ok(released)
+    }
+
+    fn release_live(
+        &self,
+        live: &Arc<Live>,
+        meta: &Meta,
+        discard: bool,
+        reason: Option<&str>,
+    ) -> Result<Attempt, Problem> {
+        let mut stage = locked(&live.ending);
+        if *stage == Stage::Ended {
+            drop(stage);
+            return self.release_settled(live.id(), meta, discard);
+        }
+        let id = live.id();
+        let guarded = live.attempt.purpose.has_draft() && !discard;
+        if guarded {
+            // Counted before anything is taken down, so that a refusal leaves the attempt as it was.
+            let unsealed = self.unsealed(id)?;
+            if unsealed > 0 {
+                return Err(esf_core::ops::Reject::UnsealedChanges { count: unsealed, attempts: vec![id] }.problem());
+            }
+        }
+        let why = Failure::new(FailureClass::Cancelled, "release", "the attempt was released while it ran");
+        if let Err(error) = live.destroy(&why) {
+            tracing::warn!(attempt = %id, %error, "a sandbox did not go down cleanly");
+        }
+        *stage = Stage::Quiesced;
+        let unsealed = if live.attempt.purpose.has_draft() { self.unsealed(id)? } else { 0 };
+        if guarded && unsealed > 0 {
+            // Written between the count and the kill: nobody gave that up.
+            self.lose(live, &mut stage, "release", "it had unsealed changes after all, which are kept");
+            return Err(esf_core::ops::Reject::UnsealedChanges { count: unsealed, attempts: vec![id] }.problem());
+        }
+        let reason = reason.map(str::to_owned);
+        let command = ReleaseAttempt { attempt: id, epoch: Some(live.epoch), unsealed, discard, reason };
+        let released = self.graph().release_attempt(meta, command).map_err(|error| error.problem())?;
+        *stage = Stage::Ended;
+        drop(stage);
+        let discarded = self.stack().discard_workspace(id).map_err(|error| error.problem());
+        self.forget(id);
+        discarded.map(|()| released)
+    }
+
+    fn unsealed(&self, attempt: AttemptId) -> Result<u64, Problem> {
+        self.stack().changed(attempt).map(|changed| changed.count()).map_err(|error| error.problem())
+    }
+
+    /// Its lifetime is over: the worker itself seals or discards, and the record says why.
+    pub(crate) fn expire(&self, live: &Arc<Live>) {
+        let id = live.id();
+        let key = format!("lifetime/{id}");
+        let done = match (live.attempt.purpose.has_draft(), live.attempt.on_expiry) {
+            (true, OnExpiry::Seal) => {
+                let sealing = Sealing {
+                    terminal: false,
+                    state: None,
+                    message: Some("sealed at the end of its lifetime".to_owned()),
+                    reason: Some(EXPIRED.to_owned()),
+                };
+                self.seal_live(live, &clock::own_meta(key), &sealing).map(drop)
+            }
+            (true, OnExpiry::Discard) | (false, OnExpiry::Seal | OnExpiry::Discard) => {
+                self.release_live(live, &clock::own_meta(key), true, Some(EXPIRED)).map(drop)
+            }
+        };
+        match done {
+            Ok(()) => tracing::info!(attempt = %id, "its lifetime is over"),
+            Err(problem) => tracing::error!(attempt = %id, %problem, "its lifetime is over, but it did not end"),
+        }
+    }
+
+    /// Its sandbox died, or its lease was taken: it fails and keeps its delta; one that waits at rest for
+    /// another try of its seal only when `at_rest` says so.
+    pub(crate) fn lost(&self, live: &Arc<Live>, what: &str, at_rest: bool) {
+        let mut stage = locked(&live.ending);
+        match *stage {
+            Stage::Open => self.lose(live, &mut stage, "active", what),
+            Stage::Quiesced if at_rest => self.lose(live, &mut stage, "seal", what),
+            Stage::Quiesced | Stage::Ended => {}
+        }
+    }
+
+    /// Ends a live attempt as `infra_lost`; its delta is kept for a salvage.
+    fn lose(&self, live: &Live, stage: &mut Stage, at: &str, what: &str) {
+        let id = live.id();
+        let oom = live.limits_hit().oom;
+        let class = if oom { FailureClass::UserOom } else { FailureClass::InfraLost };
+        if let Err(error) = live.destroy(&Failure::new(class, at, what)) {
+            tracing::warn!(attempt = %id, %error, "a lost sandbox did not go down cleanly");
+        }
+        let kept = live.attempt.purpose.has_draft();
+        let command = fail(id, Some(live.epoch), class, at, what, kept);
+        if let Err(error) = self.graph().fail_attempt(&clock::own_meta(format!("lost/{id}")), command) {
+            // Fenced: somebody else has recorded its end already.
+            tracing::warn!(attempt = %id, %error, "cannot record that an attempt was lost");
+        }
+        if !kept && let Err(error) = self.stack().discard_workspace(id) {
+            tracing::warn!(attempt = %id, %error, "cannot discard the workspace of a lost run");
+        }
+        *stage = Stage::Ended;
+        self.forget(id);
+    }
+
+    /// Ends the worker. Live attempts make it refuse, or end `infra_lost` with their deltas kept.
+    pub(crate) fn stop(&self, force: bool) -> Result<(), Problem> {
+        let live: Vec<Arc<Live>> = {
+            let mut state = locked(&self.state);
+            if !force && !(state.live.is_empty() && state.starting.is_empty()) {
+                let ids: Vec<String> = state.live.keys().map(ToString::to_string).collect();
+                return Err(Problem::new(Class::Conflict, "worker_busy", "the worker has live attempts")
+                    .found(format!("{} live", ids.len()))
+                    .remedy("suspend or release them first, or force it: they end infra_lost and keep their deltas")
+                    .context(json!({ "attempts": ids })));
+            }
+            state.stopping = true;
+            state.live.values().cloned().collect()
+        };
+        for live in live {
+            self.lost(&live, "the worker was stopped", true);
+        }
+        self.keeper.ring();
+        Ok(())
+    }
+}
+
+fn seal_digest(upper_of: AttemptId, sealing: &Sealing<'_>) -> RequestDigest {
+    let body = json!({
+        "attempt": upper_of,
+        "terminal": sealing.terminal,
+        "state": sealing.state,
+        "message": sealing.message,
+    });
+    RequestDigest::new(canonical::digest("esf suspend request v1", &body))
+}
+
+fn told(reply: SealReply) -> SuspendReply {
+    let skipped = reply.node.result.get("skipped").cloned().unwrap_or_default();
+    let changed = ChangedSummary {
+        added: reply.changed.added,
+        modified: reply.changed.modified,
+        deleted: reply.changed.deleted,
+        bytes: reply.changed.bytes,
+        // Written by `seal` above as a list of texts.
+        skipped: serde_json::from_value(skipped).unwrap_or_default(),
+    };
+    SuspendReply { node: reply.node, changed }
+}
+
+/// What was left out, as text: path and reason.
+fn skipped(changes: &Changes) -> Vec<String> {
+    let line = |(path, reason): &(Vec<u8>, String)| format!("{}: {reason}", path.escape_ascii());
+    changes.skipped.iter().map(line).collect()
+}
+
+fn stale(attempt: &Attempt) -> Problem {
+    let detail = attempt.failure.as_ref().map_or("", |failure| &failure.detail);
+    Problem::new(Class::Conflict, "stale", format!("{} came too late: {detail}", attempt.attempt_id))
+        .expected("a draft that is not sealed yet")
+        .remedy("its delta is kept until it is released; fork the sealed node to go on")
+}
+
+fn ended(attempt: AttemptId) -> Problem {
+    Problem::new(Class::Conflict, "not_active", format!("{attempt} has ended"))
+}
+
+/// Whether a refused seal ended the attempt: it lost the race, or its lease.
+fn is_over(problem: &Problem) -> bool {
+    matches!(problem.code.as_str(), "stale" | "lease_fenced")
+}

@@ -1,0 +1,203 @@
+//! An executor for tests: commands are plain processes whose directory is the upper. It isolates nothing
+//! and needs no privilege, so that the worker's own rules can be tested anywhere.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+
+use esf_core::environment::{Environment, Network};
+use esf_layerstack::Workspace;
+use esf_worker::executor::{
+    Activation, Capabilities, ExecSpec, Executor, ExecutorError, Exit, Extra, Files, QuiesceError, Requirement,
+    Running, Sandbox, SpawnError, Stats, Stdio,
+};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+/// Where the tree is said to be inside.
+const WORKSPACE: &str = "/workspace";
+
+/// The executor. `FAKE=full` in an environment makes its activation fail.
+pub struct Fake;
+
+struct FakeSandbox {
+    upper: PathBuf,
+    processes: Mutex<Vec<Arc<FakeProcess>>>,
+    died: OwnedFd,
+    _alive: OwnedFd,
+}
+
+struct FakeProcess {
+    pid: Pid,
+    pidfd: OwnedFd,
+    child: Mutex<Child>,
+}
+
+struct Handle(Arc<FakeProcess>);
+
+impl Executor for Fake {
+    fn name(&self) -> &'static str {
+        "oci"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { bases: vec![], networks: vec![], limits: vec![], terminals: false }
+    }
+
+    fn requirements(&self) -> Vec<Requirement> {
+        Vec::new()
+    }
+
+    fn check(&self, environment: &Environment, _: &Extra) -> Result<(), ExecutorError> {
+        let plain = environment.network == Network::None
+            && environment.limits.disk.is_none()
+            && environment.secrets_policy == "none";
+        let refused = ExecutorError::Unsupported { what: "it".to_owned(), expected: "less".to_owned() };
+        if plain { Ok(()) } else { Err(refused) }
+    }
+
+    fn prepare(&self) -> Result<(), ExecutorError> {
+        Ok(())
+    }
+
+    fn activate(&self, activation: Activation<'_>) -> Result<Box<dyn Sandbox>, ExecutorError> {
+        if activation.environment.env.get("FAKE").is_some_and(|text| text == "full") {
+            return Err(ExecutorError::Full { what: "as asked for".to_owned() });
+        }
+        let (died, alive) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("pipe");
+        let upper = activation.workspace.upper.clone();
+        Ok(Box::new(FakeSandbox { upper, processes: Mutex::default(), died, _alive: alive }))
+    }
+
+    fn in_use(&self, workspace: &Workspace) -> Result<bool, ExecutorError> {
+        Ok(held(&workspace.upper))
+    }
+
+    fn recover(&self) -> Result<Vec<String>, ExecutorError> {
+        Ok(Vec::new())
+    }
+
+    fn shut_down(&self) {}
+}
+
+/// Whether this process holds a file of the upper open.
+fn held(upper: &Path) -> bool {
+    let links = fs::read_dir("/proc/self/fd").expect("lists").flatten();
+    links.filter_map(|link| fs::read_link(link.path()).ok()).any(|target| target.starts_with(upper) && target != upper)
+}
+
+impl FakeSandbox {
+    fn end(&self) {
+        for process in self.processes.lock().expect("lock").drain(..) {
+            // It may be gone already.
+            let _ = kill_process_group(process.pid, Signal::KILL);
+            process.child.lock().expect("lock").wait().expect("waits");
+        }
+    }
+
+    fn place(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(WORKSPACE).map_or_else(|_| path.to_owned(), |inside| self.upper.join(inside))
+    }
+}
+
+impl Drop for FakeSandbox {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Sandbox for FakeSandbox {
+    fn exec(&self, spec: &ExecSpec, stdio: Stdio) -> Result<Box<dyn Running>, SpawnError> {
+        let cwd = self.place(spec.cwd.as_deref().unwrap_or(Path::new(WORKSPACE)));
+        if !cwd.is_dir() {
+            return Err(SpawnError::BadCwd(cwd.display().to_string()));
+        }
+        let name = spec.argv[0].to_string_lossy().into_owned();
+        let mut command = Command::new(&spec.argv[0]);
+        command.args(&spec.argv[1..]).envs(spec.env.iter().map(|(name, value)| (name, value)));
+        command.current_dir(cwd).process_group(0);
+        command.stdin(stdio.stdin).stdout(stdio.stdout).stderr(stdio.stderr);
+        let child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => SpawnError::NotFound(name),
+            _ => SpawnError::NotExecutable(name),
+        })?;
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("a pidfd");
+        let process = Arc::new(FakeProcess { pid, pidfd, child: Mutex::new(child) });
+        self.processes.lock().expect("lock").push(Arc::clone(&process));
+        Ok(Box::new(Handle(process)))
+    }
+
+    fn files(&self) -> &dyn Files {
+        self
+    }
+
+    fn stats(&self) -> Result<Stats, ExecutorError> {
+        Ok(Stats::default())
+    }
+
+    fn died(&self) -> BorrowedFd<'_> {
+        self.died.as_fd()
+    }
+
+    fn quiesce(self: Box<Self>) -> Result<(), QuiesceError> {
+        self.end();
+        if held(&self.upper) { Err(QuiesceError::Busy { what: "a file is held".to_owned() }) } else { Ok(()) }
+    }
+
+    fn release(self: Box<Self>) -> Result<(), ExecutorError> {
+        self.end();
+        Ok(())
+    }
+}
+
+impl Files for FakeSandbox {
+    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+        File::open(self.place(path)).map(Into::into)
+    }
+
+    fn create(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+        let file = File::options().write(true).create_new(true).mode(mode).open(self.place(path))?;
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        Ok(file.into())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(self.place(from), self.place(to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(self.place(path))
+    }
+}
+
+impl Running for Handle {
+    fn exited(&self) -> BorrowedFd<'_> {
+        self.0.pidfd.as_fd()
+    }
+
+    fn wait(&self) -> Result<Exit, ExecutorError> {
+        let status = self.0.child.lock().expect("lock").wait();
+        let status = status.map_err(|error| ExecutorError::Lost { what: error.to_string() })?;
+        Ok(match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, signal) => Exit::Signal(signal.expect("a code or a signal")),
+        })
+    }
+
+    fn signal(&self, signal: i32) -> Result<(), ExecutorError> {
+        let signal = Signal::from_named_raw(signal).expect("a signal");
+        rustix::process::pidfd_send_signal(&self.0.pidfd, signal)
+            .map_err(|error| ExecutorError::Lost { what: error.to_string() })
+    }
+
+    fn kill_tree(&self) -> Result<(), ExecutorError> {
+        // It may be gone already.
+        let _ = kill_process_group(self.0.pid, Signal::KILL);
+        Ok(())
+    }
+}
