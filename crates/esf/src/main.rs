@@ -1,1 +1,45 @@
-fn main() {}
+//! The one binary: parses the command line, opens what a command needs, runs it, prints the result.
+//! Everything it knows beyond wiring belongs to the libraries.
+
+mod args;
+mod bench;
+mod commands;
+mod context;
+mod output;
+mod progress;
+mod quickstart;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // A process that was started as the jail's zygote never comes back from this.
+    esf_jail::run_if_zygote();
+    let cli = args::Cli::parse();
+    start_logging(cli.global.verbose);
+    let format = cli.global.output;
+    #[cfg(feature = "failpoints")]
+    if let Err(reason) = esf_layerstack::disk::arm(&std::env::var("ESF_FAILPOINTS").unwrap_or_default()) {
+        eprintln!("esf: ESF_FAILPOINTS: {reason}");
+        return ExitCode::from(2);
+    }
+    match commands::run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(problem) => {
+            output::print_problem(format, &problem);
+            ExitCode::from(output::exit_code(&problem))
+        }
+    }
+}
+
+fn start_logging(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ESF_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,238 @@
+//! Arguments of attempts and what runs in them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use esf_core::units::{ParseUnitError, parse_duration_ms, parse_size};
+
+/// A size in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Size(pub(crate) u64);
+/// A duration in milliseconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Millis(pub(crate) u64);
+
+fn size(text: &str) -> Result<Size, ParseUnitError> {
+    parse_size(text).map(Size)
+}
+
+fn millis(text: &str) -> Result<Millis, ParseUnitError> {
+    parse_duration_ms(text).map(Millis)
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("expected NAME=VALUE, found {text:?}")),
+    }
+}
+
+/// What a sandbox is given.
+#[derive(Args, Clone)]
+pub(crate) struct ActivateOptions {
+    /// oci (wasi is not in this build)
+    #[arg(long, value_name = "oci|wasi")]
+    pub(crate) executor: Option<String>,
+    /// host: this machine's system directories below, the tree at the workspace; root: the tree is /
+    #[arg(long, value_name = "host|root|image:ROOT")]
+    pub(crate) base: Option<String>,
+    /// Show a directory of this machine inside, read-only; on record
+    #[arg(long, value_name = "PATH[:AT]")]
+    pub(crate) bind_ro: Vec<String>,
+    /// Where the tree is mounted
+    #[arg(long, value_name = "PATH")]
+    pub(crate) workspace: Option<PathBuf>,
+    /// Who commands run as: a name or uid[:gid] of the sandbox
+    #[arg(long, value_name = "U")]
+    pub(crate) user: Option<String>,
+    /// A variable for every command
+    #[arg(short = 'e', long = "env", value_name = "K=V", value_parser = variable)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Where commands start
+    #[arg(short = 'w', long = "workdir", value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+    /// Processors, such as 0.5
+    #[arg(long, value_name = "F")]
+    pub(crate) cpus: Option<f64>,
+    /// Memory limit
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<Size>,
+    /// Most processes and threads
+    #[arg(long, value_name = "N")]
+    pub(crate) pids: Option<u64>,
+    /// Most bytes written (not in this build)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) disk: Option<Size>,
+    /// When the holder seals or discards by itself
+    #[arg(long, value_name = "DUR", value_parser = millis)]
+    pub(crate) lifetime: Option<Millis>,
+    /// none (others are not in this build)
+    #[arg(long, value_name = "none|host|allow:…")]
+    pub(crate) network: Option<String>,
+    /// What happens at the end of the lifetime
+    #[arg(long, value_enum)]
+    pub(crate) on_expiry: Option<OnExpiryArg>,
+    /// Refuse (exit 5) instead of waiting when the quota is used up
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnExpiryArg {
+    Seal,
+    Discard,
+}
+
+#[derive(Args)]
+pub(crate) struct Activate {
+    /// A draft, or a sealed node (which is forked first)
+    pub(crate) node: String,
+    #[command(flatten)]
+    pub(crate) options: ActivateOptions,
+}
+
+/// How a command runs.
+#[derive(Args)]
+pub(crate) struct Exec {
+    /// A live attempt
+    pub(crate) attempt: String,
+    /// Pass standard input on
+    #[arg(short, long)]
+    pub(crate) interactive: bool,
+    /// Give it a terminal (not in this build)
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+    /// A variable
+    #[arg(short = 'e', long = "env", value_name = "K=V", value_parser = variable)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Where it starts
+    #[arg(short = 'w', long = "workdir", value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+    /// Who it runs as
+    #[arg(short = 'u', long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Kill it and all it started after this long (exit 124)
+    #[arg(long, value_name = "DUR", value_parser = millis)]
+    pub(crate) timeout: Option<Millis>,
+    /// Return at once; `esf logs` has the output
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Most bytes of each stream in the reply; the whole stays in `esf logs`
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) max_output: Option<Size>,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// A sealed node or a draft
+    pub(crate) node: String,
+    #[command(flatten)]
+    pub(crate) options: ActivateOptions,
+    /// Kill the command after this long (exit 124)
+    #[arg(long, value_name = "DUR", value_parser = millis)]
+    pub(crate) timeout: Option<Millis>,
+    /// Pass standard input on
+    #[arg(short, long)]
+    pub(crate) interactive: bool,
+    /// Keep nothing
+    #[arg(long)]
+    pub(crate) discard: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub(crate) struct Suspend {
+    /// A live attempt, or a lost one whose changes are still there
+    pub(crate) attempt: String,
+    /// The node can be evaluated and exported, not forked
+    #[arg(long)]
+    pub(crate) terminal: bool,
+    /// Logical state: a JSON file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state: Option<PathBuf>,
+    /// What was done
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) message: Option<String>,
+    /// Seal and go on (not in this build)
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Retry {
+    /// A failed or released attempt
+    pub(crate) attempt: String,
+    /// Refuse (exit 5) instead of waiting when the quota is used up
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Ps {
+    /// Ended ones too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Logs {
+    /// An attempt
+    pub(crate) attempt: String,
+    /// One command of it; default: all, in order
+    pub(crate) exec: Option<String>,
+    /// Wait for more
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Begin at this byte
+    #[arg(long, default_value_t = 0)]
+    pub(crate) from: u64,
+    /// Standard error instead of standard output
+    #[arg(long)]
+    pub(crate) stderr: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Cp {
+    /// A file here or ATTEMPT:PATH; `-` is standard input
+    pub(crate) source: String,
+    /// A file here or ATTEMPT:PATH; `-` is standard output
+    pub(crate) destination: String,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum FilesCommand {
+    /// List a directory of a live attempt
+    Ls(FilesLs),
+}
+
+#[derive(Args)]
+pub(crate) struct FilesLs {
+    /// ATTEMPT:PATH
+    pub(crate) path: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Kill {
+    /// A live attempt
+    pub(crate) attempt: String,
+    /// One command of it; default: all
+    pub(crate) exec: Option<String>,
+    /// A signal's name or number
+    #[arg(short, long, default_value = "KILL")]
+    pub(crate) signal: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Release {
+    /// An attempt
+    pub(crate) attempt: String,
+    /// Drop unsealed changes
+    #[arg(long)]
+    pub(crate) discard: bool,
+}

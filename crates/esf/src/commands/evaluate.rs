@@ -1,0 +1,424 @@
+//! `evaluate`: runs an evaluator file on a sealed node, or attaches a verdict given by hand. The plan
+//! and the judgement are `esf-control`'s; here they are carried out through the worker, each run in
+//! an attempt of its own that ends by itself even if this program dies.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use esf_control::{Evaluator, Judgement, Outcome, judge};
+use esf_core::ops::evaluate::NewEvaluation;
+use esf_core::record::{self, Attempt, Evaluation, Evidence, Failure, Node, Verdict};
+use esf_core::{Class, Digest, FailureClass, Problem};
+use esf_store::Store;
+use esf_worker::executor::Extra;
+use esf_worker::{ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult};
+use serde_json::json;
+
+use super::{find, live, show};
+use crate::args;
+use crate::context::{Context, io_problem};
+use crate::output::{Reply, Table};
+
+/// Bytes of each stream that are kept as evidence.
+const EVIDENCE_WINDOW: u64 = 1 << 20;
+/// Time beyond the evaluator's own that a run may hold a sandbox, in milliseconds.
+const MARGIN_MS: u64 = 300_000;
+
+pub(super) fn evaluate(context: &Context, arguments: &args::Evaluate) -> Result<Reply, Problem> {
+    let store = context.open()?;
+    let node = find::node(&store, &arguments.node)?;
+    match &arguments.evaluator {
+        Some(file) => run(context, &store, &node, file, arguments.repeat),
+        None => attach(context, &store, &node, arguments),
+    }
+}
+
+fn attach(
+    context: &Context,
+    store: &Store,
+    node: &Node,
+    arguments: &args::Evaluate,
+) -> Result<Reply, Problem> {
+    let bad = |message: String| Problem::new(Class::Usage, "bad_option", message);
+    let verdict: Verdict = arguments
+        .verdict
+        .as_deref()
+        .unwrap_or_default()
+        .parse()
+        .map_err(|error| bad(format!("--verdict: {error}")))?;
+    if arguments.reward.is_some_and(|reward| !reward.is_finite()) {
+        return Err(bad("--reward: expected a finite number".to_owned()));
+    }
+    let keep = |path: &PathBuf| {
+        let bytes = fs::read(path).map_err(|error| io_problem("read", path, &error))?;
+        evidence(store, &path.display().to_string(), &bytes)
+    };
+    let evaluation = NewEvaluation {
+        node: node.node_id,
+        evaluator: record::Evaluator {
+            name: "attached".to_owned(),
+            version: arguments.version.clone().unwrap_or_default(),
+            digest: None,
+        },
+        reward: if verdict.is_error() { None } else { arguments.reward },
+        failure: verdict
+            .is_error()
+            .then(|| Failure::new(FailureClass::EvaluatorError, "evaluate", "attached as an error")),
+        verdict,
+        metrics: json!({}),
+        evidence: arguments.evidence.iter().map(keep).collect::<Result<_, _>>()?,
+        attempt: None,
+        run_attempt: None,
+        epoch: None,
+    };
+    let evaluation = record(context, store, "", evaluation)?;
+    Ok(show::evaluation(&evaluation))
+}
+
+fn record(context: &Context, store: &Store, part: &str, new: NewEvaluation) -> Result<Evaluation, Problem> {
+    store.graph().evaluate(&context.meta(part)?, new).map_err(|error| error.problem())
+}
+
+fn evidence(store: &Store, name: &str, bytes: &[u8]) -> Result<Evidence, Problem> {
+    let blob = store.stack().put_artifact(bytes).map_err(|error| error.problem())?;
+    Ok(Evidence { name: name.to_owned(), blob, bytes: bytes.len() as u64 })
+}
+
+/// An evaluator file made ready: parsed, its files found and digested.
+struct Ready {
+    evaluator: Evaluator,
+    files: Option<PathBuf>,
+    digest: Digest,
+    hide: Vec<Vec<u8>>,
+}
+
+impl Ready {
+    fn read(store: &Store, node: &Node, path: &Path) -> Result<Self, Problem> {
+        let bad = |message: String| {
+            Problem::new(Class::Usage, "bad_evaluator", message).found(path.display().to_string())
+        };
+        let text = fs::read_to_string(path).map_err(|error| io_problem("read", path, &error))?;
+        let evaluator = Evaluator::parse(&text).map_err(|error| bad(error.to_string()))?;
+        let beside = path.parent().unwrap_or(Path::new(""));
+        let files = evaluator.files.as_ref().map(|files| beside.join(files));
+        let files_digest = files.as_deref().map(files_digest).transpose()?;
+        let hidden = evaluator.hidden().map_err(|error| bad(error.to_string()))?;
+        let hide = if evaluator.hide.is_empty() { Vec::new() } else { hidden_paths(store, node, &hidden)? };
+        Ok(Self { digest: evaluator.digest(files_digest.as_ref()), evaluator, files, hide })
+    }
+}
+
+/// One digest over names, modes and bytes of the evaluator's files, in the order of their names.
+fn files_digest(directory: &Path) -> Result<Digest, Problem> {
+    let mut lines = Vec::new();
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(here) = waiting.pop() {
+        let entries = fs::read_dir(&here).map_err(|error| io_problem("read", &here, &error))?;
+        for entry in entries {
+            let path = entry.map_err(|error| io_problem("read", &here, &error))?.path();
+            let metadata = fs::symlink_metadata(&path).map_err(|error| io_problem("read", &path, &error))?;
+            let name = path
+                .strip_prefix(directory)
+                .unwrap_or(&path)
+                .as_os_str()
+                .as_encoded_bytes()
+                .escape_ascii()
+                .to_string();
+            if metadata.is_dir() {
+                waiting.push(path);
+            } else if metadata.is_file() {
+                let bytes = fs::read(&path).map_err(|error| io_problem("read", &path, &error))?;
+                let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o7777;
+                lines.push(format!("{name} {mode:o} {}", Digest::of(&bytes)));
+            } else {
+                return Err(Problem::new(
+                    Class::Usage,
+                    "bad_evaluator",
+                    "an evaluator's files are regular files and directories",
+                )
+                .found(path.display().to_string()));
+            }
+        }
+    }
+    lines.sort_unstable();
+    Ok(Digest::in_context("esf evaluator files v1", lines.join("\n").as_bytes()))
+}
+
+/// The paths of the node's tree that the globs hide; below a hidden directory nothing more is named.
+fn hidden_paths(store: &Store, node: &Node, hidden: &globset::GlobSet) -> Result<Vec<Vec<u8>>, Problem> {
+    let pin = find::sealed_root(node)?;
+    let mut paths: Vec<Vec<u8>> = Vec::new();
+    for entry in esf_core::manifest::walk(store.stack().objects(), &pin) {
+        let path = entry.map_err(|error| error.problem())?.path;
+        let below = |top: &Vec<u8>| path.starts_with(top) && path.get(top.len()) == Some(&b'/');
+        if paths.last().is_some_and(below) {
+            continue;
+        }
+        if hidden.is_match(Path::new(std::ffi::OsStr::new(&*String::from_utf8_lossy(&path)))) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+fn run(
+    context: &Context,
+    store: &Store,
+    node: &Node,
+    file: &Path,
+    repeat: Option<u32>,
+) -> Result<Reply, Problem> {
+    find::sealed_root(node)?;
+    let ready = Ready::read(store, node, file)?;
+    let runs = repeat.unwrap_or(ready.evaluator.repeat);
+    let mut evaluations = Vec::new();
+    for number in 0..runs {
+        let part = if runs == 1 { String::new() } else { number.to_string() };
+        // A repeated request is answered from the record; nothing runs again.
+        let known =
+            store.graph().recorded_evaluation(&context.meta(&part)?).map_err(|error| error.problem())?;
+        let evaluation = match known {
+            Some(evaluation) => evaluation,
+            None => run_once(context, store, node, &ready, &part)?,
+        };
+        evaluations.push(evaluation);
+    }
+    Ok(summary(&evaluations))
+}
+
+fn run_once(
+    context: &Context,
+    store: &Store,
+    node: &Node,
+    ready: &Ready,
+    part: &str,
+) -> Result<Evaluation, Problem> {
+    let mut client = context.worker()?;
+    match start(context, store, node, ready, part, &mut client) {
+        Ok(attempt) => {
+            // Recorded under the run's own lease, so the release comes after it, whatever it came to.
+            let recorded = judge_in(context, ready, part, &mut client, &attempt)
+                .and_then(|judged| record_run(context, store, node, ready, part, judged, Some(&attempt)));
+            let released =
+                client.release(context.request_meta(&format!("{part}/release")), attempt.attempt_id, true);
+            if let Err(problem) = released {
+                tracing::warn!(%problem, "the evaluation's attempt ends at its lifetime instead");
+            }
+            recorded
+        }
+        Err(problem) if problem.code == "infra_prepare" || problem.code == "infra_lost" => {
+            let lost = Judged {
+                judgement: judge(Outcome::Lost(FailureClass::InfraPrepare), None, None),
+                outputs: Vec::new(),
+            };
+            record_run(context, store, node, ready, part, lost, None)
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+fn record_run(
+    context: &Context,
+    store: &Store,
+    node: &Node,
+    ready: &Ready,
+    part: &str,
+    Judged { judgement, outputs }: Judged,
+    attempt: Option<&Attempt>,
+) -> Result<Evaluation, Problem> {
+    let keep = |(name, bytes): &(String, Vec<u8>)| evidence(store, name, bytes);
+    let new = NewEvaluation {
+        node: node.node_id,
+        evaluator: record::Evaluator {
+            name: ready.evaluator.name.clone(),
+            version: ready.evaluator.version.clone(),
+            digest: Some(ready.digest),
+        },
+        verdict: judgement.verdict,
+        reward: judgement.reward,
+        metrics: json!(judgement.metrics),
+        failure: judgement.failure.map(|(class, detail)| Failure::new(class, "evaluate", detail)),
+        evidence: outputs
+            .iter()
+            .filter(|(_, bytes)| !bytes.is_empty())
+            .map(keep)
+            .collect::<Result<_, _>>()?,
+        attempt: None,
+        // A run whose lease was lost counts as no run of that attempt: it is an error all the same.
+        run_attempt: attempt.map(|attempt| attempt.attempt_id),
+        epoch: attempt.map(|attempt| attempt.lease_epoch),
+    };
+    record(context, store, part, new)
+}
+
+fn start(
+    context: &Context,
+    store: &Store,
+    node: &Node,
+    ready: &Ready,
+    part: &str,
+    client: &mut Client,
+) -> Result<Attempt, Problem> {
+    let group = store.graph().group(node.group_id).map_err(|error| error.problem())?;
+    let mut environment = group.default_environment;
+    environment.env.extend(ready.evaluator.environment.clone());
+    let programs = 1 + u64::from(ready.evaluator.score.is_some());
+    let request = ActivateRequest {
+        meta: context.request_meta(&format!("{part}/activate")),
+        node: node.node_id,
+        environment,
+        lifetime_ms: Some(ready.evaluator.timeout_ms.saturating_mul(programs).saturating_add(MARGIN_MS)),
+        on_expiry: Some(esf_core::policy::OnExpiry::Discard),
+        no_wait: false,
+        purpose: ActivatePurpose::Evaluate,
+        extra: Extra { files: ready.files.clone(), hide: ready.hide.clone(), result_channel: true },
+    };
+    client.set_cancel(super::exec::interrupts()?);
+    client.activate(request, &mut live::waiting)
+}
+
+/// A judgement and what the programs printed.
+struct Judged {
+    judgement: Judgement,
+    outputs: Vec<(String, Vec<u8>)>,
+}
+
+/// Runs `command`, then kills what it left, then runs `score`, then reads the result.
+fn judge_in(
+    context: &Context,
+    ready: &Ready,
+    part: &str,
+    client: &mut Client,
+    attempt: &Attempt,
+) -> Result<Judged, Problem> {
+    let mut outputs = Vec::new();
+    let evaluator = &ready.evaluator;
+    let command = step(
+        context,
+        client,
+        attempt,
+        &format!("{part}/command"),
+        evaluator,
+        &evaluator.command,
+        &[],
+        &mut outputs,
+    )?;
+    if matches!(command, Outcome::Lost(_)) {
+        return Ok(Judged { judgement: judge(command, None, None), outputs });
+    }
+    let mut score = None;
+    if let Some(program) = &evaluator.score {
+        // Nothing of the tree's runs beside the scorer, and nothing that it wrote counts as a result.
+        client.kill(attempt.attempt_id, None, 9)?;
+        client.clear_result(attempt.attempt_id)?;
+        let (kind, value) = match command {
+            Outcome::Exited(code) => ("exit", code.to_string()),
+            Outcome::Signalled(signal) => ("signal", signal.to_string()),
+            Outcome::TimedOut => ("timeout", String::new()),
+            Outcome::OutOfMemory => ("oom", String::new()),
+            Outcome::Lost(class) => ("lost", class.as_str().to_owned()),
+        };
+        let told = [("ESF_COMMAND_OUTCOME", kind.to_owned()), ("ESF_COMMAND_CODE", value)];
+        score = Some(step(
+            context,
+            client,
+            attempt,
+            &format!("{part}/score"),
+            evaluator,
+            program,
+            &told,
+            &mut outputs,
+        )?);
+    }
+    let mut bytes = Vec::new();
+    let result = match client.get_file(attempt.attempt_id, Path::new(Extra::RESULT), &mut bytes) {
+        Ok(_) => Some(bytes.as_slice()),
+        Err(problem) if problem.code == "not_found" => None,
+        Err(problem) if problem.code == "infra_lost" => {
+            return Ok(Judged {
+                judgement: judge(Outcome::Lost(FailureClass::InfraLost), None, None),
+                outputs,
+            });
+        }
+        Err(problem) => return Err(problem),
+    };
+    Ok(Judged { judgement: judge(command, score, result), outputs })
+}
+
+#[allow(clippy::too_many_arguments)]
+fn step(
+    context: &Context,
+    client: &mut Client,
+    attempt: &Attempt,
+    part: &str,
+    evaluator: &Evaluator,
+    program: &[String],
+    told: &[(&str, String)],
+    outputs: &mut Vec<(String, Vec<u8>)>,
+) -> Result<Outcome, Problem> {
+    let request = ExecRequest {
+        actor: context.actor(),
+        attempt: attempt.attempt_id,
+        argv: program.iter().map(Into::into).collect(),
+        env: told.iter().map(|(name, value)| ((*name).into(), value.into())).collect(),
+        cwd: None,
+        user: None,
+        timeout_ms: Some(evaluator.timeout_ms),
+        detach: false,
+        max_output: Some(EVIDENCE_WINDOW),
+        key: None,
+        stdin: false,
+        trace_id: context.trace_id().to_owned(),
+    };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let name = part.rsplit('/').next().unwrap_or(part);
+    let ended = client.exec(request, None, &mut out, &mut err);
+    outputs.push((format!("{name}.stdout"), out));
+    outputs.push((format!("{name}.stderr"), err));
+    match ended {
+        Ok(result) => Ok(outcome(&result)),
+        Err(problem) if problem.code == "infra_lost" => Ok(Outcome::Lost(FailureClass::InfraLost)),
+        Err(problem) => Err(problem),
+    }
+}
+
+fn outcome(result: &ExecResult) -> Outcome {
+    match result.failure.as_ref().map(|failure| failure.class) {
+        _ if result.timed_out => Outcome::TimedOut,
+        Some(FailureClass::UserOom) => Outcome::OutOfMemory,
+        Some(class @ (FailureClass::InfraLost | FailureClass::InfraPrepare | FailureClass::Cancelled)) => {
+            Outcome::Lost(class)
+        }
+        _ => match (result.exit_code, result.signal) {
+            (Some(code), _) => Outcome::Exited(code),
+            (None, Some(signal)) => Outcome::Signalled(signal),
+            (None, None) => Outcome::Lost(FailureClass::InfraLost),
+        },
+    }
+}
+
+/// One evaluation as it is; several with the mean and variance of their rewards.
+fn summary(evaluations: &[Evaluation]) -> Reply {
+    let [one] = evaluations else {
+        let rewards: Vec<f64> = evaluations.iter().filter_map(|evaluation| evaluation.reward).collect();
+        let count = rewards.len() as f64;
+        let mean = (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / count);
+        let variance =
+            mean.map(|mean| rewards.iter().map(|reward| (reward - mean).powi(2)).sum::<f64>() / count);
+        let mut table = Table::new(&["EVALUATION", "VERDICT", "REWARD"]);
+        for evaluation in evaluations {
+            let reward = show::optional(&evaluation.reward);
+            table.row([show::short(&evaluation.evaluation_id), evaluation.verdict.to_string(), reward]);
+        }
+        table.row(["mean".to_owned(), String::new(), show::optional(&mean)]);
+        table.row(["variance".to_owned(), String::new(), show::optional(&variance)]);
+        let last = evaluations.last();
+        let value = json!({ "evaluation": last, "evaluations": evaluations, "reward_mean": mean, "reward_variance": variance });
+        return Reply {
+            value,
+            table,
+            ids: evaluations.iter().map(|e| e.evaluation_id.to_string()).collect(),
+        };
+    };
+    show::evaluation(one)
+}

@@ -1,0 +1,116 @@
+//! One function for each command: opens what it needs, calls one operation of a library, shapes the
+//! reply. The twelve operations first, what surrounds them after.
+
+mod doctor;
+mod environment;
+mod evaluate;
+mod exec;
+mod find;
+mod graph;
+mod inspect;
+mod integrate;
+mod live;
+mod show;
+mod trees;
+mod upkeep;
+
+use clap::CommandFactory;
+use esf_core::{Class, Problem};
+use serde_json::json;
+
+use crate::args::{Cli, Command, DebugCommand, FilesCommand, GroupCommand, RootCommand};
+use crate::context::Context;
+use crate::output::{self, Reply, Table};
+
+/// Runs the parsed command line; gives the exit code.
+pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
+    if let Command::Completion(arguments) = &cli.command {
+        let mut script = Vec::new();
+        clap_complete::generate(arguments.shell, &mut Cli::command(), "esf", &mut script);
+        return written(output::write_out(&script)).map(|()| 0);
+    }
+    let context = Context::new(&cli.global)?;
+    let reply = match cli.command {
+        Command::Group(GroupCommand::Create(arguments)) => graph::group_create(&context, &arguments),
+        Command::Fork(arguments) => graph::fork(&context, &arguments),
+        Command::Inspect(arguments) => inspect::inspect(&context, &arguments),
+        Command::Prune(arguments) => graph::prune(&context, &arguments),
+        Command::Activate(arguments) => live::activate(&context, &arguments),
+        Command::Exec(arguments) => return exec::exec(&context, arguments),
+        Command::Suspend(arguments) => live::suspend(&context, &arguments),
+        Command::Retry(arguments) => live::retry(&context, &arguments),
+        Command::Evaluate(arguments) => evaluate::evaluate(&context, &arguments),
+        Command::Merge(arguments) => integrate::merge(&context, &arguments),
+        Command::Promote(arguments) => integrate::promote(&context, &arguments),
+        Command::Export(arguments) => integrate::export(&context, &arguments),
+
+        Command::Run(arguments) => return exec::run(&context, arguments),
+        Command::Ls(arguments) => graph::ls(&context, &arguments),
+        Command::Ps(arguments) => live::ps(&context, &arguments),
+        Command::Log(arguments) => graph::log(&context, &arguments),
+        Command::Diff(arguments) => return trees::diff(&context, &arguments),
+        Command::Cat(arguments) => return trees::cat(&context, &arguments),
+        Command::Tree(arguments) => trees::tree(&context, &arguments),
+        Command::Dump(arguments) => return trees::dump(&context, &arguments),
+        Command::Tag(arguments) => graph::tag(&context, &arguments),
+        Command::Root(RootCommand::Import(arguments)) => graph::root_import(&context, &arguments),
+        Command::Root(RootCommand::Ls) => graph::root_ls(&context),
+        Command::Verify(arguments) => trees::verify(&context, &arguments),
+        Command::Logs(arguments) => return live::logs(&context, &arguments),
+        Command::Cp(arguments) => return live::cp(&context, &arguments),
+        Command::Files(FilesCommand::Ls(arguments)) => live::files_ls(&context, &arguments),
+        Command::Kill(arguments) => live::kill(&context, &arguments),
+        Command::Release(arguments) => live::release(&context, &arguments),
+
+        Command::Df => upkeep::df(&context),
+        Command::Du(arguments) => upkeep::du(&context, &arguments),
+        Command::Why(arguments) => upkeep::why(&context, &arguments),
+        Command::Gc(arguments) => upkeep::gc(&context, &arguments),
+        Command::Squash(arguments) => upkeep::squash(&context, &arguments),
+        Command::Recover => upkeep::recover(&context),
+        Command::Fsck => upkeep::fsck(&context),
+        Command::Doctor => return doctor::doctor(&context),
+        Command::Bench(arguments) => crate::bench::bench(&context, &arguments),
+        Command::Events(arguments) => return graph::events(&context, &arguments),
+        Command::Quickstart(arguments) => return crate::quickstart::run(&context, &arguments),
+        Command::Worker(arguments) => return upkeep::worker(&context, &arguments),
+        Command::Debug(DebugCommand::Boundaries) => Ok(boundaries()),
+        Command::Version => Ok(version()),
+        Command::Later(words) => Err(later(&words)),
+        Command::Completion(_) => unreachable!("answered above, without a store"),
+    }?;
+    print(&context, &reply)
+}
+
+/// Prints a reply; exit code 0.
+fn print(context: &Context, reply: &Reply) -> Result<u8, Problem> {
+    written(output::print(context.format, context.quiet, reply)).map(|()| 0)
+}
+
+fn written(result: std::io::Result<()>) -> Result<(), Problem> {
+    result.map_err(|error| Problem::new(Class::Failure, "stdout", format!("cannot write to stdout: {error}")))
+}
+
+fn version() -> Reply {
+    let version = env!("CARGO_PKG_VERSION");
+    Reply {
+        value: json!({ "version": version, "store_format": esf_layerstack::FORMAT_VERSION }),
+        table: Table::lines([format!("esf {version}")]),
+        ids: vec![version.to_owned()],
+    }
+}
+
+fn boundaries() -> Reply {
+    let names: Vec<String> = esf_layerstack::disk::BOUNDARIES.iter().map(|name| (*name).to_owned()).collect();
+    Reply { value: json!({ "boundaries": names }), table: Table::lines(names.clone()), ids: names }
+}
+
+fn later(words: &[std::ffi::OsString]) -> Problem {
+    let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let known = ["archive", "shell", "search", "rollout", "task", "review", "queue", "serve", "mcp", "top"];
+    if known.contains(&word.as_str()) {
+        return output::not_supported(&format!("`esf {word}`"), "`esf --help` lists what is");
+    }
+    Problem::new(Class::Usage, "unknown_command", format!("there is no command `{word}`"))
+        .expected("a command that `esf --help` lists")
+}
