@@ -254,6 +254,20 @@ mod boundaries {
     }
 
     #[test]
+    fn leaving_out_what_another_has_just_stored_syncs_its_name() {
+        let (_directory, objects) = open();
+        store(&objects, [1]);
+        let again = || objects.writer();
+        fail::cfg("pack-directory-sync", "return(5)").unwrap();
+        assert_eq!(again().finish().unwrap(), [], "nothing was put, so nothing is relied on");
+        let mut writer = again();
+        writer.put(KIND, &id(1), &bytes(1)).unwrap();
+        let relied = writer.finish();
+        fail::remove("pack-directory-sync");
+        assert!(relied.is_err());
+    }
+
+    #[test]
     fn a_full_disk_is_told_as_such() {
         let (directory, objects) = open();
         let mut writer = objects.writer();
