@@ -169,6 +169,14 @@ fn proc_is_masked() {
         assert_ne!(outcome.status, ExitStatus::Code(0), "{name}");
     }
     assert!(!run(&jail, &sh("ls /sys")).stderr.is_empty(), "there is no /sys");
+    // Two walls: the files belong to nobody inside, and the mounts are read-only.
+    let mounts = script(&jail, "cat /proc/self/mountinfo");
+    for name in ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger"] {
+        let line = mounts.lines().find(|line| line.contains(&format!(" {name} ")));
+        if std::path::Path::new(name).exists() {
+            assert!(line.is_some_and(|line| line.contains(&format!(" {name} ro,"))), "{name}: {mounts}");
+        }
+    }
     // What programs need is there.
     script(
         &jail,

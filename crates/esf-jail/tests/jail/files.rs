@@ -208,6 +208,7 @@ fn hostile_images() {
         ("proc-file", Box::new(|image| fs::write(image.join("proc"), "x").unwrap())),
         ("sys-link", Box::new(|image| symlink("/proc", image.join("sys")).unwrap())),
         ("sys-above", Box::new(|image| symlink("..", image.join("sys")).unwrap())),
+        ("way-link", Box::new(|image| symlink("/dev", image.join("way")).unwrap())),
     ];
     for (name, change) in changes {
         let image = world.layer(name);
@@ -217,6 +218,9 @@ fn hostile_images() {
         let mut plan = plan(Root::Overlay(overlay));
         if name.starts_with("sys") {
             plan.mounts = vec![Mount::Tmpfs { at: "/sys".into(), size_bytes: 4096, mode: 0o755 }];
+        }
+        if name.starts_with("way") {
+            plan.mounts = vec![Mount::Tmpfs { at: "/way/shm".into(), size_bytes: 4096, mode: 0o755 }];
         }
         match world.zygote.launch(&plan) {
             Err(Error::Image { .. }) => {}

@@ -37,7 +37,7 @@ fn tmpfs_counts_as_memory() {
     let mut plan = world.host_plan("a");
     plan.cgroup.memory_bytes = Some(32 << 20);
     let jail = world.launch(&plan);
-    let outcome = run(&jail, &sh("head -c 60M /dev/zero > /tmp/big"));
+    let outcome = run(&jail, &sh("exec head -c 60M /dev/zero > /tmp/big"));
     assert_ne!(outcome.status, ExitStatus::Code(0), "{outcome:?}");
     assert!(jail.stats().oom_kills >= 1);
     // Init, which uses little, is not the one that is killed; with the file gone all goes on.
