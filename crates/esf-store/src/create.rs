@@ -4,11 +4,17 @@
 //! between import and commit leaves a root that nobody names, which a repeat finds again (equal
 //! content is stored once) or collection takes away.
 
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use esf_core::environment::{Base, Environment};
 use esf_core::manifest::RootPin;
 use esf_core::ops::{self, Meta};
 use esf_core::policy::{Durability, PolicyDocument};
 use esf_core::record::{Group, Node};
-use esf_layerstack::{ImportOptions, Progress, Skipped};
+use esf_exchange::untar;
+use esf_layerstack::{ImportOptions, Imported, Progress, Skipped};
 use serde_json::{Value, json};
 
 use crate::boundary::{Boundary, reach};
@@ -68,13 +74,14 @@ impl Store {
         }
         let relaxed = request.policy.policy().durability == Durability::Relaxed;
         let options = ImportOptions { relaxed, ..request.import.clone() };
-        let Obtained { pin, skipped, provenance, sealed } =
+        let Obtained { pin, skipped, provenance, environment, sealed } =
             self.obtain(&request.source, &options, progress)?;
         reach(Boundary::CreateGroupCommit)?;
+        let default_environment = request.policy.policy().environment.clone().unwrap_or(environment);
         let command = ops::create_group::CreateGroup {
             name: request.name,
             root: pin,
-            default_environment: request.policy.policy().environment.clone().unwrap_or_default(),
+            default_environment,
             policy: request.policy,
             source: request.source.label(),
             provenance,
@@ -128,23 +135,27 @@ impl Store {
         match source {
             Source::Directory(path) => {
                 let imported = self.stack().import_directory(path, options, progress)?;
-                let provenance = json!({
-                    "kind": "import",
-                    "source": source.label(),
-                    "entries": imported.files,
-                    "bytes": imported.bytes,
-                    "preserve_owners": options.preserve_owners,
-                    "skipped": skipped_json(&imported.skipped),
-                });
-                let pin = *imported.sealed.pin();
-                Ok(Obtained { pin, skipped: imported.skipped, provenance, sealed: Some(imported.sealed) })
+                Ok(obtained(source, options, imported, Skipped::new(), Environment::default()))
+            }
+            Source::Tar(path) => {
+                let scratch = self.stack().scratch()?;
+                let left_out = unpack(path, scratch.path(), options.skip_special)?;
+                // An archive says who owns what; only root could restore that.
+                let preserve_owners = rustix::process::geteuid().is_root();
+                let options = ImportOptions { preserve_owners, ..options.clone() };
+                let imported = self.stack().import_directory(scratch.path(), &options, progress)?;
+                // An archive is a whole filesystem.
+                let environment =
+                    Environment { base: Base::Root, workspace: "/".to_owned(), ..Environment::default() };
+                Ok(obtained(source, &options, imported, left_out, environment))
             }
             Source::Node(text) => {
                 let node = self.sealed_node(self.graph().resolve_node(text)?)?;
                 let pin = root_of(&node)?;
                 let provenance =
                     json!({ "kind": "node", "node_id": node.node_id, "group_id": node.group_id });
-                Ok(Obtained { pin, skipped: Skipped::new(), provenance, sealed: None })
+                let environment = self.graph().group(node.group_id)?.default_environment;
+                Ok(Obtained { pin, skipped: Skipped::new(), provenance, environment, sealed: None })
             }
             Source::Root(root) => {
                 let pin = self.graph().root_pins(*root)?.into_iter().next();
@@ -153,6 +164,7 @@ impl Store {
                     pin,
                     skipped: Skipped::new(),
                     provenance: json!({ "kind": "root" }),
+                    environment: Environment::default(),
                     sealed: None,
                 })
             }
@@ -160,10 +172,41 @@ impl Store {
     }
 }
 
+fn obtained(
+    source: &Source,
+    options: &ImportOptions,
+    imported: Imported,
+    left_out: Skipped,
+    environment: Environment,
+) -> Obtained {
+    let skipped = [left_out, imported.skipped].concat();
+    let provenance = json!({
+        "kind": "import",
+        "source": source.label(),
+        "entries": imported.files,
+        "bytes": imported.bytes,
+        "preserve_owners": options.preserve_owners,
+        "skipped": skipped_json(&skipped),
+    });
+    Obtained { pin: *imported.sealed.pin(), skipped, provenance, environment, sealed: Some(imported.sealed) }
+}
+
+/// Unpacks an archive; answers what no root holds.
+fn unpack(archive: &Path, to: &Path, skip_special: bool) -> Result<Skipped, Error> {
+    let open = |path: &Path| {
+        File::open(path).map_err(|source| Error::Io { action: "open", path: path.to_owned(), source })
+    };
+    let mut input = BufReader::with_capacity(1 << 16, open(archive)?);
+    let summary = untar::unpack(&mut input, &open(to)?.into(), untar::Limits::default(), skip_special)?;
+    Ok(summary.left_out.into_iter().map(|item| (item.path.into_bytes(), item.reason)).collect())
+}
+
 struct Obtained {
     pin: RootPin,
     skipped: Skipped,
     provenance: Value,
+    /// What attempts of a group that begins with it run in, unless its policy says otherwise.
+    environment: Environment,
     /// Proof of a root that the graph does not know yet; keeps collection away until it does.
     sealed: Option<esf_layerstack::SealedRoot>,
 }

@@ -12,6 +12,8 @@ use crate::Error;
 pub enum Source {
     /// A directory of this machine.
     Directory(PathBuf),
+    /// A tar archive, not compressed: a whole filesystem.
+    Tar(PathBuf),
     /// A sealed node of this store, as text that the graph resolves.
     Node(String),
     /// A root of this store.
@@ -25,12 +27,10 @@ pub enum Source {
 /// # Errors
 /// `NotSupported` for forms that this build cannot read yet, `SourceMissing` for what is nothing.
 pub fn parse_source(text: &str) -> Result<Source, Error> {
-    for (prefix, what) in [
-        ("tar:", "a tar archive"),
-        ("oci:", "an OCI layout"),
-        ("docker:", "an image"),
-        ("git:", "a git tree"),
-    ] {
+    if let Some(path) = text.strip_prefix("tar:") {
+        return existing_file(Path::new(path), text).map(Source::Tar);
+    }
+    for (prefix, what) in [("oci:", "an OCI layout"), ("docker:", "an image"), ("git:", "a git tree")] {
         if text.starts_with(prefix) {
             return Err(Error::NotSupported { what: format!("import of {what}") });
         }
@@ -41,10 +41,24 @@ pub fn parse_source(text: &str) -> Result<Source, Error> {
     let path = Path::new(text.strip_prefix("dir:").unwrap_or(text));
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(Source::Directory(path.to_owned())),
+        Ok(found) if found.is_file() && path.extension().is_some_and(|end| end == "tar") => {
+            Ok(Source::Tar(path.to_owned()))
+        }
         Ok(_) => Err(Error::NotSupported { what: format!("import of the file {}", path.display()) }),
         Err(error) if may_be_node(text) && error.kind() == std::io::ErrorKind::NotFound => {
             Ok(Source::Node(text.to_owned()))
         }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::SourceMissing { text: text.to_owned() })
+        }
+        Err(source) => Err(Error::Io { action: "look at", path: path.to_owned(), source }),
+    }
+}
+
+fn existing_file(path: &Path, text: &str) -> Result<PathBuf, Error> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(path.to_owned()),
+        Ok(_) => Err(Error::SourceMissing { text: text.to_owned() }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(Error::SourceMissing { text: text.to_owned() })
         }
@@ -60,11 +74,13 @@ fn may_be_node(text: &str) -> bool {
 impl Source {
     /// How the group records it: the kind and a name, never a path.
     pub fn label(&self) -> String {
+        let named = |kind: &str, path: &Path| match path.file_name() {
+            Some(name) => format!("{kind}:{}", name.to_string_lossy()),
+            None => kind.to_owned(),
+        };
         match self {
-            Self::Directory(path) => match path.file_name() {
-                Some(name) => format!("directory:{}", name.to_string_lossy()),
-                None => "directory".to_owned(),
-            },
+            Self::Directory(path) => named("directory", path),
+            Self::Tar(path) => named("tar", path),
             Self::Node(text) => format!("node:{text}"),
             Self::Root(root) => format!("root:{root}"),
         }
@@ -85,12 +101,17 @@ mod tests {
         assert_eq!(parse_source("project:@").unwrap(), Source::Node("project:@".to_owned()));
         let root = format!("b3:{}", "0".repeat(64));
         assert_eq!(parse_source(&root).unwrap(), Source::Root(root.parse().unwrap()));
-        let file = dir.path().join("x.tar");
+        let archive = dir.path().join("x.tar");
+        std::fs::write(&archive, b"").unwrap();
+        for text in [archive.to_str().unwrap(), &format!("tar:{}", archive.display())] {
+            assert_eq!(parse_source(text).unwrap(), Source::Tar(archive.clone()), "{text}");
+        }
+        let file = dir.path().join("x.tar.gz");
         std::fs::write(&file, b"").unwrap();
         let table = [
             ("git:.@HEAD", "not_supported"),
             ("oci:layout", "not_supported"),
-            ("tar:x.tar", "not_supported"),
+            ("tar:/nonexistent/x.tar", "source_missing"),
             (file.to_str().unwrap(), "not_supported"),
             ("/nonexistent/esf", "source_missing"),
             ("no-such-name", "source_missing"),

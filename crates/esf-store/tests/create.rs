@@ -124,3 +124,41 @@ fn a_graph_whose_creation_was_interrupted_is_completed() {
     fs::write(at.join("graph.db"), b"").unwrap();
     Store::open(&at).unwrap();
 }
+
+#[test]
+fn an_archive_becomes_a_root_and_a_hostile_one_leaves_nothing() {
+    let lab = Lab::new();
+    let source = lab.path("source");
+    fs::create_dir(&source).unwrap();
+    support::shell(&source, "mkdir d; echo 1 > d/f; ln d/f d/g; ln -s d/f l; chmod 4755 d/f; chmod 0755 .");
+    let from_directory = lab.store.create_group(&lab.meta(), request("directory", &source), &()).unwrap();
+    let out = lab.path("out.tar");
+    let export = esf_store::Export {
+        node: from_directory.node.node_id,
+        format: esf_store::Format::Tar,
+        to: out.clone(),
+        from: None,
+        preserve_privilege: true,
+    };
+    lab.store.export(&lab.meta(), &export, &()).unwrap();
+    let mut command = request("archive", &out);
+    command.source = parse_source(out.to_str().unwrap()).unwrap();
+    let from_archive = lab.store.create_group(&lab.meta(), command, &()).unwrap();
+    assert_eq!(from_archive.node.root_id, from_directory.node.root_id);
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(from_archive.node.attrs_id, from_directory.node.attrs_id, "times and links as well");
+    }
+    let root = esf_core::environment::Base::Root;
+    assert_eq!(from_archive.group.default_environment.base, root);
+    let mut command = request("again", &out);
+    command.source = parse_source("archive:@").unwrap();
+    let again = lab.store.create_group(&lab.meta(), command, &()).unwrap();
+    assert_eq!(again.group.default_environment.base, root);
+    fs::write(&out, [0x55; 2048]).unwrap();
+    let mut command = request("hostile", &out);
+    command.source = Source::Tar(out);
+    let error = lab.store.create_group(&lab.meta(), command, &()).unwrap_err();
+    assert_eq!(error.problem().code, "archive_refused");
+    lab.store.stack().empty_trash();
+    assert_eq!(fs::read_dir(lab.store.directory().join("staging")).unwrap().count(), 0);
+}
