@@ -197,6 +197,7 @@ impl LayerStack {
         self.inner.local.write(Commit::Durable, |db| {
             for root in &plan.roots {
                 local::delete_projection(db, root)?;
+                local::note_damage(db, root, None)?;
             }
             for attempt in &plan.attempts {
                 local::delete_workspace(db, *attempt)?;

@@ -234,6 +234,27 @@ pub(crate) fn delete_projection(db: &Transaction<'_>, pin: &RootPin) -> Result<(
     Ok(())
 }
 
+/// Remembers what a verification of a root found; nothing means that it is whole.
+pub(crate) fn note_damage(db: &Transaction<'_>, pin: &RootPin, what: Option<&str>) -> Result<(), Error> {
+    let (root, attrs) = pin_columns(pin);
+    match what {
+        Some(what) => db
+            .prepare_cached("INSERT OR REPLACE INTO damaged_roots VALUES (?1, ?2, ?3)")?
+            .execute(params![root, attrs, what])?,
+        None => db
+            .prepare_cached("DELETE FROM damaged_roots WHERE root_id = ?1 AND attrs_id = ?2")?
+            .execute(params![root, attrs])?,
+    };
+    Ok(())
+}
+
+/// What the last verification found wrong with a root.
+pub(crate) fn damage(db: &Connection, pin: &RootPin) -> Result<Option<String>, Error> {
+    let (root, attrs) = pin_columns(pin);
+    let text = "SELECT what FROM damaged_roots WHERE root_id = ?1 AND attrs_id = ?2";
+    Ok(db.prepare_cached(text)?.query_row(params![root, attrs], |row| row.get(0)).optional()?)
+}
+
 /// A workspace's row.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkspaceRow {

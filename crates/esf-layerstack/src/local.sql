@@ -49,3 +49,10 @@ CREATE TABLE transactions (                   -- what is under way, to be finish
     attrs_id       BLOB,
     layers         TEXT                       -- the projection's carriers, topmost first, by comma
 ) STRICT;
+
+CREATE TABLE damaged_roots (                  -- what a verification found: not to be mounted
+    root_id  BLOB NOT NULL,
+    attrs_id BLOB NOT NULL,
+    what     TEXT NOT NULL,                   -- the first damage
+    PRIMARY KEY (root_id, attrs_id)
+) STRICT, WITHOUT ROWID;

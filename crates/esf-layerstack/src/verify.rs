@@ -1,6 +1,7 @@
 //! Verification of one root, and the check of a whole store's state plane.
-//! Invariant: nothing is changed; every damage is named with its path, and one damage does not hide
-//! another. Manifest and carriers are compared in both directions.
+//! Invariant: nothing of a root is changed; every damage is named with its path, and one damage does not
+//! hide another; a damaged root is remembered, so that it is not mounted. Manifest and carriers are
+//! compared in both directions.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,7 +14,7 @@ use crate::attributes::{attrs_of, sort_upper};
 use crate::error::{Context, show};
 use crate::handle::join;
 use crate::handle::{self, Kind};
-use crate::local::{CarrierId, pin_of};
+use crate::local::{self, CarrierId, Commit, pin_of};
 use crate::projection::{Stacked, check_content};
 use crate::sealed::Progress;
 use crate::stack::LayerStack;
@@ -57,7 +58,12 @@ impl LayerStack {
             buffer: vec![0; handle::BUFFER],
         };
         verify.run(root)?;
-        Ok(verify.report)
+        let report = verify.report;
+        let first = report.damaged.first().map(String::as_str);
+        if first.is_some() || self.inner.local.read(|db| local::damage(db, root))?.is_some() {
+            self.inner.local.write(Commit::Ordered, |db| local::note_damage(db, root, first))?;
+        }
+        Ok(report)
     }
 
     /// Checks the state plane against itself: the database, every pack, the objects of every hot root,

@@ -42,8 +42,8 @@ impl LayerStack {
     /// Makes the workspace of `attempt` over the root `base`, or answers the one that exists.
     ///
     /// # Errors
-    /// `RootMissing` when the base is not hot here, `WorkspaceMismatch` when the attempt has a
-    /// workspace over another base, `storage_full`.
+    /// `RootMissing` when the base is not hot here, `Damaged` when its last verification found damage,
+    /// `WorkspaceMismatch` when the attempt has a workspace over another base, `storage_full`.
     pub fn open_workspace(&self, base: &RootPin, attempt: AttemptId) -> Result<Workspace, Error> {
         let _held = self.lock_shared()?;
         if self.depth(base)? > SOFT_DEPTH {
@@ -54,6 +54,9 @@ impl LayerStack {
                 return Ok(row);
             }
             let lowers = local::projection(db, base)?.ok_or_else(|| missing(base))?;
+            if let Some(what) = local::damage(db, base)? {
+                return Err(Error::damaged(b"", what));
+            }
             let boot = self.inner.boot.clone();
             let row = WorkspaceRow { base: *base, boot, suspect: false, lowers };
             local::insert_workspace(db, attempt, &row)?;

@@ -336,10 +336,12 @@ fn damage_anywhere_is_named_and_the_rest_works() {
     }
     let error = store.stack.open_file(&base, b"d/bad").expect_err("damaged").problem();
     assert_eq!(error.code, "damaged");
+    let refused = store.stack.open_workspace(&base, store.attempt()).expect_err("damaged").problem();
+    assert_eq!(refused.code, "damaged", "{refused}");
     let to = store.path("out");
     store.stack.export_directory(&base, &to, &ExportOptions::default(), &()).expect_err("damaged");
     assert!(!to.exists(), "a failed export leaves nothing");
-    assert_eq!(store.stack.verify(&other, &()).expect("verify").damaged, [""; 0]);
+    assert_eq!(store.view(&other), other);
     shell(store.stack.directory(), "rm -rf carriers/*");
     assert!(!store.stack.fsck(&()).expect("fsck").damage.is_empty());
 }

@@ -273,3 +273,38 @@ fn the_top_directory_has_the_attributes_of_the_root() {
     let (pin, _) = store.run(&base, "chmod 0700 .; setfattr -n user.top -v 1 . 2>/dev/null || :");
     assert_eq!(store.view(&pin), pin);
 }
+
+#[test]
+fn many_seals_at_once_are_each_whole() {
+    if !privileged() {
+        return;
+    }
+    let store = Store::new();
+    let base = store.import_script(BASE);
+    let attempts: Vec<_> = (0..12).map(|_| store.attempt()).collect();
+    let stack = &store.stack;
+    let other = esf_layerstack::LayerStack::open(stack.directory()).expect("a second handle");
+    let pins: Vec<_> = std::thread::scope(|scope| {
+        let seal = |(n, attempt): (usize, &esf_core::AttemptId)| {
+            let (attempt, stack) = (*attempt, if n % 2 == 0 { stack.clone() } else { other.clone() });
+            scope.spawn(move || {
+                let workspace = stack.open_workspace(&base, attempt).expect("open");
+                for file in 0..n * 5 {
+                    std::fs::write(workspace.upper.join(format!("{n}-{file}")), "x").expect("write");
+                }
+                let prepared = stack.seal(&request(attempt, &base), &()).expect("seal");
+                let pin = *prepared.sealed().pin();
+                assert_eq!(prepared.changes().added, (n * 5) as u64);
+                stack.settle_seal(prepared, true).expect("settle");
+                pin
+            })
+        };
+        let threads: Vec<_> = attempts.iter().enumerate().map(seal).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    for pin in &pins {
+        assert_eq!(store.stack.verify(pin, &()).expect("verify").damaged, [""; 0]);
+    }
+    store.check_accounts();
+    assert_eq!(store.stack.fsck(&()).expect("fsck").damage, [""; 0]);
+}
