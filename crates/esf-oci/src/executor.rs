@@ -40,7 +40,8 @@ impl OciExecutor {
     /// # Errors
     /// `Machine` when the store or the directory of locks cannot be used.
     pub fn new(store: &Path) -> Result<Self, ExecutorError> {
-        let machine = |what: &str, error: io::Error| ExecutorError::Machine { what: format!("{what}: {error}") };
+        let machine =
+            |what: &str, error: io::Error| ExecutorError::Machine { what: format!("{what}: {error}") };
         let store = fs::canonicalize(store).map_err(|error| machine("cannot find the store", error))?;
         let digest = Digest::in_context("esf cgroup home v1", store.as_os_str().as_bytes());
         let name: String = digest.as_bytes()[..10].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -131,7 +132,8 @@ impl OciExecutor {
             }
             Ok(())
         };
-        make().map_err(|error| ExecutorError::Machine { what: format!("cannot make mount points: {error}") })?;
+        make()
+            .map_err(|error| ExecutorError::Machine { what: format!("cannot make mount points: {error}") })?;
         Ok(Path::new("skeleton").join(name))
     }
 

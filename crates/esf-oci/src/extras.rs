@@ -62,7 +62,8 @@ impl<'a> Copy<'a> {
         while let Some(directory) = pending.pop() {
             let from = self.source.join(&directory);
             let failed = |error: io::Error| cannot("read the evaluator's", &from, &error);
-            let mut entries = fs::read_dir(&from).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+            let mut entries =
+                fs::read_dir(&from).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
             entries.sort_by_key(fs::DirEntry::file_name);
             for entry in entries {
                 let path = directory.join(entry.file_name());
@@ -80,7 +81,8 @@ impl<'a> Copy<'a> {
         }
         // Parents first: a directory is pinned before what is in it.
         self.layer.directories.sort();
-        let directories = std::iter::once(Path::new("")).chain(self.layer.directories.iter().map(PathBuf::as_path));
+        let directories =
+            std::iter::once(Path::new("")).chain(self.layer.directories.iter().map(PathBuf::as_path));
         for path in directories {
             take_attributes(&top.join(path), path, self.lowers)
                 .map_err(|error| cannot("set the mode of", path, &error))?;
@@ -102,7 +104,10 @@ impl<'a> Copy<'a> {
         let mut file = fs::File::options().read(true).custom_flags(flags).open(&from)?;
         let found = file.metadata()?;
         if !found.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a directory"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "neither a regular file nor a directory",
+            ));
         }
         let mut copy = fs::File::options().write(true).create_new(true).mode(0o600).open(&to)?;
         self.bytes += io::copy(&mut file, &mut copy)?;
@@ -186,7 +191,10 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> ExecutorError {
     let what = format!("cannot {what} {}: {error}", path.display());
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ExecutorError::Full { what },
-        _ => ExecutorError::Invalid { what, expected: "a directory of regular files and directories".to_owned() },
+        _ => ExecutorError::Invalid {
+            what,
+            expected: "a directory of regular files and directories".to_owned(),
+        },
     }
 }
 
@@ -229,6 +237,9 @@ mod tests {
         let layer = layers.hide.expect("a layer");
         let device = |path: &str| fs::symlink_metadata(layer.join(path)).expect("there").rdev();
         assert_eq!((device("a/b"), device("x")), (0, 0));
-        assert!(fs::symlink_metadata(layer.join("a/b")).expect("there").file_type() != fs::metadata(&layer).expect("dir").file_type());
+        assert!(
+            fs::symlink_metadata(layer.join("a/b")).expect("there").file_type()
+                != fs::metadata(&layer).expect("dir").file_type()
+        );
     }
 }

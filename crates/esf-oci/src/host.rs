@@ -29,15 +29,17 @@ pub const MADE: [(&str, &str); 8] = [
     ("/etc/group", GROUP),
     ("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
     ("/etc/hostname", "sandbox\n"),
-    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"),
+    (
+        "/etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    ),
     ("/etc/resolv.conf", ""),
     ("/etc/shells", "/bin/sh\n"),
     ("/etc/timezone", "Etc/UTC\n"),
 ];
 
 /// The users inside.
-pub const PASSWD: &str =
-    "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n";
+pub const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n";
 /// The groups inside.
 pub const GROUP: &str = "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n";
 
@@ -85,7 +87,8 @@ mod tests {
 
     #[test]
     fn the_lists_name_no_secret() {
-        let secret = ["shadow", "private", "ssh", "home", "root/", "secrets", "token", "sudo", "machine-id", "krb5"];
+        let secret =
+            ["shadow", "private", "ssh", "home", "root/", "secrets", "token", "sudo", "machine-id", "krb5"];
         for path in SYSTEM.iter().chain(&ETC).chain(MADE.iter().map(|(path, _)| path)) {
             assert!(!secret.iter().any(|word| path.contains(word)), "{path}");
         }

@@ -87,7 +87,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("tempdir");
         let one = IdRanges::new(directory.path(), 7).expect("makes");
         let two = IdRanges::new(directory.path(), 7).expect("makes");
-        let held: Vec<IdRange> = (0..200).map(|n| if n % 2 == 0 { &one } else { &two }.take().expect("free")).collect();
+        let held: Vec<IdRange> =
+            (0..200).map(|n| if n % 2 == 0 { &one } else { &two }.take().expect("free")).collect();
         let bases: BTreeSet<u32> = held.iter().map(IdRange::base).collect();
         assert_eq!(bases.len(), held.len());
         assert!(bases.iter().all(|base| *base >= FIRST && base % 65536 == 0));
@@ -102,9 +103,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("tempdir");
         let ranges = IdRanges::new(directory.path(), 0).expect("makes");
         // As many open files as a test may have.
-        let held: Vec<File> = (0..RANGES)
-            .map_while(|n| File::create(directory.path().join(n.to_string())).ok())
-            .collect();
+        let held: Vec<File> =
+            (0..RANGES).map_while(|n| File::create(directory.path().join(n.to_string())).ok()).collect();
         let locked = held.iter().all(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok());
         if held.len() == RANGES as usize && locked {
             assert_eq!(ranges.take().expect_err("none free").kind(), io::ErrorKind::QuotaExceeded);

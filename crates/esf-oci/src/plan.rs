@@ -99,7 +99,9 @@ pub fn check(environment: &Environment, extra: &Extra) -> Result<(), ExecutorErr
     match &environment.network {
         Network::None => {}
         Network::Host => return unsupported("network host", "network none"),
-        Network::Allow { hosts } => return unsupported(&format!("network allow:{}", hosts.join(",")), "network none"),
+        Network::Allow { hosts } => {
+            return unsupported(&format!("network allow:{}", hosts.join(",")), "network none");
+        }
     }
     if environment.secrets_policy != "none" {
         return unsupported(&format!("secrets policy {}", environment.secrets_policy), "secrets policy none");
@@ -127,9 +129,14 @@ pub fn check(environment: &Environment, extra: &Extra) -> Result<(), ExecutorErr
         check_bind(bind, &environment.workspace)?;
     }
     for hidden in &extra.hide {
-        let plain = Path::new(std::ffi::OsStr::from_bytes(hidden)).components().all(|c| matches!(c, Component::Normal(_)));
+        let plain = Path::new(std::ffi::OsStr::from_bytes(hidden))
+            .components()
+            .all(|c| matches!(c, Component::Normal(_)));
         if hidden.is_empty() || !plain {
-            return invalid(format!("hidden path {:?}", String::from_utf8_lossy(hidden)), "a path of the tree without ..");
+            return invalid(
+                format!("hidden path {:?}", String::from_utf8_lossy(hidden)),
+                "a path of the tree without ..",
+            );
         }
     }
     Ok(())
@@ -137,7 +144,8 @@ pub fn check(environment: &Environment, extra: &Extra) -> Result<(), ExecutorErr
 
 /// Places that are ours or the base's, where nothing else may be mounted, neither on nor below.
 const TAKEN: [&str; 12] = [
-    "/proc", "/dev", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/run/esf",
+    "/proc", "/dev", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc",
+    "/run/esf",
 ];
 
 fn check_target(what: &str, path: &str, also: &[&str]) -> Result<(), ExecutorError> {
@@ -145,11 +153,16 @@ fn check_target(what: &str, path: &str, also: &[&str]) -> Result<(), ExecutorErr
     let plain = target.is_absolute()
         && !path.contains('\0')
         && target.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    let taken = TAKEN.iter().chain(also).find(|taken| target.starts_with(taken) || Path::new(taken).starts_with(target));
+    let taken = TAKEN
+        .iter()
+        .chain(also)
+        .find(|taken| target.starts_with(taken) || Path::new(taken).starts_with(target));
     match (plain, taken) {
         (true, None) => Ok(()),
         (false, _) => invalid(format!("{what} {path:?}"), "an absolute path without `.` and `..`"),
-        (true, Some(taken)) => invalid(format!("{what} {path:?}"), &format!("a place that is not in or above {taken}")),
+        (true, Some(taken)) => {
+            invalid(format!("{what} {path:?}"), &format!("a place that is not in or above {taken}"))
+        }
     }
 }
 
@@ -158,10 +171,14 @@ const NEVER: [&str; 4] = ["/proc", "/sys", "/dev", "/run/esf"];
 
 pub(crate) fn check_bind(bind: &Bind, workspace: &str) -> Result<(), ExecutorError> {
     let source = Path::new(&bind.source);
-    let plain = source.is_absolute() && source.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let plain = source.is_absolute()
+        && source.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     let never = NEVER.iter().any(|never| source.starts_with(never) || Path::new(never).starts_with(source));
     if !plain || never {
-        return invalid(format!("bind source {:?}", bind.source), "an absolute path below /, outside /proc, /sys, /dev and /run/esf");
+        return invalid(
+            format!("bind source {:?}", bind.source),
+            "an absolute path below /, outside /proc, /sys, /dev and /run/esf",
+        );
     }
     check_target("bind target", &bind.at, &[workspace])
 }
@@ -272,7 +289,10 @@ fn extra_mounts(inputs: &Inputs<'_>, mounts: &mut Vec<Mount>) -> Result<(), Exec
     }
     let Some(files) = &extra.files else { return Ok(()) };
     if files.files.len() + files.directories.len() > MAX_FILES {
-        let what = format!("an evaluator with {} files and directories", files.files.len() + files.directories.len());
+        let what = format!(
+            "an evaluator with {} files and directories",
+            files.files.len() + files.directories.len()
+        );
         return invalid(what, &format!("at most {MAX_FILES}; pack the rest into one file"));
     }
     mounts.push(Mount::Directory { at: Extra::FILES.into(), mode: 0o755 });

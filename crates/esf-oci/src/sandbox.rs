@@ -11,8 +11,8 @@ use esf_core::AttemptId;
 use esf_core::environment::{Base, Environment};
 use esf_jail::{ExitStatus, Jail, Mode, OFlags, Process};
 use esf_worker::executor::{
-    Activation, ExecSpec, Exit, ExecutorError, Extra, Files, QuiesceError, Running, Sandbox, SpawnError, Stats,
-    Stdio,
+    Activation, ExecSpec, ExecutorError, Exit, Extra, Files, QuiesceError, Running, Sandbox, SpawnError,
+    Stats, Stdio,
 };
 
 use crate::executor::of_jail;
@@ -49,7 +49,8 @@ impl OciSandbox {
         let (passwd, group) = match self.environment.base {
             Base::Host => (PASSWD.as_bytes().to_vec(), GROUP.as_bytes().to_vec()),
             Base::Root | Base::Image(_) => {
-                let read = |path: &str| self.read_bounded(Path::new(path)).map_err(|error| bad(error.to_string()));
+                let read =
+                    |path: &str| self.read_bounded(Path::new(path)).map_err(|error| bad(error.to_string()));
                 (read("/etc/passwd")?, read("/etc/group")?)
             }
         };

@@ -118,13 +118,14 @@ fn named_group(groups: &str, wanted: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
 
-    const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/sh\nbroken\n\xff\xfe:x:1\nwww:x:33:34::/var/www:\nbig:x:70000:1::/:\n";
+    const PASSWD: &[u8] =
+        b"root:x:0:0:root:/root:/bin/sh\nbroken\n\xff\xfe:x:1\nwww:x:33:34::/var/www:\nbig:x:70000:1::/:\n";
     const GROUP: &[u8] = b"root:x:0:\nwww:x:34:\nweb:x:50:root, www\nhuge:x:99999:www2\n";
 
     #[test]
     fn names_and_numbers_are_found() {
         let of = |text: &str| resolve(text, PASSWD, GROUP).map(|id| (id.uid, id.gid, id.groups));
-        let cases: [(&str, (u32, u32, Vec<u32>)); 7] = [
+        let cases = [
             ("root", (0, 0, vec![50])),
             ("www", (33, 34, vec![50])),
             ("33", (33, 34, vec![50])),

@@ -64,7 +64,10 @@ mod tests {
 
     #[test]
     fn later_ones_win_and_nothing_of_ours_leaks() {
-        let environment = Environment { env: [("A".into(), "1".into()), ("PATH".into(), "/x".into())].into(), ..Environment::default() };
+        let environment = Environment {
+            env: [("A".into(), "1".into()), ("PATH".into(), "/x".into())].into(),
+            ..Environment::default()
+        };
         let own = [(OsString::from("A"), OsString::from("2"))];
         let attempt = AttemptId::from_bytes([1; 16]);
         let found = variables(attempt, &environment, &Extra::default(), &Identity::root(), &own);

@@ -116,12 +116,17 @@ fn large_output() {
     let bench = bench();
     let attempt = bench.activate(bench.root);
     let script = "i=0; awk 'BEGIN{for(i=0;i<5000000;i++) printf \"%09d\\n\", i}'; exit 7";
-    let request = ExecRequest { max_output: Some(1 << 20), ..exec(attempt.attempt_id, &["sh", "-c", script]) };
+    let request =
+        ExecRequest { max_output: Some(1 << 20), ..exec(attempt.attempt_id, &["sh", "-c", script]) };
     let ran = bench.run_with(request, None).expect("a result");
-    assert_eq!((ran.result.exit_code, ran.result.stdout_bytes, ran.result.truncated), (Some(7), 50_000_000, true));
+    assert_eq!(
+        (ran.result.exit_code, ran.result.stdout_bytes, ran.result.truncated),
+        (Some(7), 50_000_000, true)
+    );
     assert!(ran.out.starts_with(b"000000000\n") && ran.out.ends_with(b"004999999\n"));
     assert!(ran.out.len() < (1 << 20) + 200, "{}", ran.out.len());
-    let cursor = |from| Cursor { attempt: attempt.attempt_id, exec: ran.result.exec_id, stream: Stream::Stdout, from };
+    let cursor =
+        |from| Cursor { attempt: attempt.attempt_id, exec: ran.result.exec_id, stream: Stream::Stdout, from };
     let mut part = Vec::new();
     assert_eq!(bench.client().logs(cursor(49_999_980), false, &mut part).expect("reads"), 50_000_000);
     assert_eq!(part, b"004999998\n004999999\n");
@@ -135,7 +140,8 @@ fn large_output() {
 fn followed() {
     let bench = bench();
     let attempt = bench.activate(bench.root);
-    let script = "awk 'BEGIN{for(i=0;i<20000;i++) {printf \"%09d\\n\", i; if (i%5000==0) system(\"sleep 0.1\")}}'";
+    let script =
+        "awk 'BEGIN{for(i=0;i<20000;i++) {printf \"%09d\\n\", i; if (i%5000==0) system(\"sleep 0.1\")}}'";
     let request = ExecRequest { detach: true, ..exec(attempt.attempt_id, &["sh", "-c", script]) };
     let exec = bench.run_with(request, None).expect("starts").result.exec_id;
     /// Takes so many bytes, then fails, as a connection that is cut does.
@@ -169,11 +175,13 @@ fn input() {
     let bench = bench();
     let attempt = bench.activate(bench.root);
     let bytes: Vec<u8> = (0..10_000_000_u32).map(|n| (n % 251) as u8).collect();
-    let ran = bench.run_with(exec(attempt.attempt_id, &["cat"]), Some(Stdin::Bytes(bytes.clone()))).expect("runs");
+    let ran =
+        bench.run_with(exec(attempt.attempt_id, &["cat"]), Some(Stdin::Bytes(bytes.clone()))).expect("runs");
     assert!(ran.out == bytes, "{} bytes came back", ran.out.len());
     // One that reads nothing and one that ends early.
     for argv in [&["true"][..], &["head", "-c", "1"]] {
-        let ran = bench.run_with(exec(attempt.attempt_id, argv), Some(Stdin::Bytes(bytes.clone()))).expect("runs");
+        let ran =
+            bench.run_with(exec(attempt.attempt_id, argv), Some(Stdin::Bytes(bytes.clone()))).expect("runs");
         assert_eq!(ran.result.exit_code, Some(0));
     }
     let (read, write): (OwnedFd, OwnedFd) = rustix::pipe::pipe().expect("pipe");
@@ -214,14 +222,20 @@ fn a_key_runs_once() {
     let attempt = bench.activate(bench.root);
     let request = |key: &str| ExecRequest {
         key: Some(key.to_owned()),
-        ..exec(attempt.attempt_id, &["sh", "-c", "echo x >> count; echo out; echo err >&2; sleep 0.2; exit 4"])
+        ..exec(
+            attempt.attempt_id,
+            &["sh", "-c", "echo x >> count; echo out; echo err >&2; sleep 0.2; exit 4"],
+        )
     };
     let key = key();
     std::thread::scope(|scope| {
         for _ in 0..5 {
             scope.spawn(|| {
                 let ran = bench.run_with(request(&key), None).expect("a result");
-                assert_eq!((ran.result.exit_code, &ran.out[..], &ran.err[..]), (Some(4), &b"out\n"[..], &b"err\n"[..]));
+                assert_eq!(
+                    (ran.result.exit_code, &ran.out[..], &ran.err[..]),
+                    (Some(4), &b"out\n"[..], &b"err\n"[..])
+                );
             });
         }
     });
@@ -286,7 +300,8 @@ fn limits() {
     };
     let oom = failure("head -c 500000000 /dev/zero | tail").expect("fails");
     assert_eq!(oom.0, FailureClass::UserOom, "{oom:?}");
-    let pids = failure("i=0; while [ $i -lt 100 ]; do sleep 2 & i=$((i+1)); done; wait; exit 1").expect("fails");
+    let pids =
+        failure("i=0; while [ $i -lt 100 ]; do sleep 2 & i=$((i+1)); done; wait; exit 1").expect("fails");
     assert_eq!(pids.0, FailureClass::Quota, "{pids:?}");
     assert_eq!(bench.sh(&attempt, "echo $ESF_PIDS $ESF_MEMORY_BYTES").ok(), "40 67108864\n");
     assert_eq!(failure("exit 2").expect("fails").0, FailureClass::UserExit);
@@ -322,14 +337,20 @@ fn files() {
     let mut back = Vec::new();
     assert_eq!(client.get_file(id, Path::new("/workspace/up"), &mut back).expect("gets"), 0o4755);
     assert!(back == bytes);
-    assert_eq!(bench.sh(&attempt, "stat -c '%a %u %s' up; ls -A | tr '\\n' ' '").ok(), "4755 0 3000000\na up ");
+    assert_eq!(
+        bench.sh(&attempt, "stat -c '%a %u %s' up; ls -A | tr '\\n' ' '").ok(),
+        "4755 0 3000000\na up "
+    );
     client.put_file(id, Path::new("/workspace/up"), 0o600, &mut &b"small"[..]).expect("overwrites");
     assert_eq!(bench.sh(&attempt, "cat up").ok(), "small");
     // Links and `..` stay inside, whatever they point to.
     bench.sh(&attempt, "ln -s /etc/passwd link; ln -s ../../../../etc up2; mkfifo pipe; mkdir dir").ok();
     back.clear();
     client.get_file(id, Path::new("/workspace/link"), &mut back).expect("follows inside");
-    assert!(String::from_utf8_lossy(&back).starts_with("root:x:0:0:root:/root:/bin/sh\nuser:"), "the sandbox's own");
+    assert!(
+        String::from_utf8_lossy(&back).starts_with("root:x:0:0:root:/root:/bin/sh\nuser:"),
+        "the sandbox's own"
+    );
     let code = |result: Result<u32, esf_core::Problem>| result.expect_err("refused").code;
     let sink = &mut std::io::sink();
     assert_eq!(code(client.get_file(id, Path::new("/workspace/missing"), sink)), "not_found");
@@ -337,7 +358,10 @@ fn files() {
     assert!(client.get_file(id, Path::new("/workspace/pipe"), sink).is_err(), "and no hang");
     assert!(client.put_file(id, Path::new("/usr/x"), 0o644, &mut &b"x"[..]).is_err(), "read-only");
     let mut names = Vec::new();
-    assert_eq!(client.list_files(id, Path::new("/workspace"), &mut |entry| names.push(entry)).expect("lists"), 6);
+    assert_eq!(
+        client.list_files(id, Path::new("/workspace"), &mut |entry| names.push(entry)).expect("lists"),
+        6
+    );
     let kinds: Vec<String> = {
         names.sort_by(|a, b| a.name.cmp(&b.name));
         names.iter().map(|entry| format!("{} {}", entry.name, entry.kind)).collect()

@@ -108,7 +108,10 @@ fn many_live_ones() {
     let bench = bench();
     let attempts: Vec<Attempt> = (0..8).map(|_| bench.activate(bench.root)).collect();
     for attempt in &attempts {
-        let request = ExecRequest { detach: true, ..exec(attempt.attempt_id, &["sh", "-c", "setsid sleep 300 & sleep 300"]) };
+        let request = ExecRequest {
+            detach: true,
+            ..exec(attempt.attempt_id, &["sh", "-c", "setsid sleep 300 & sleep 300"])
+        };
         bench.run_with(request, None).expect("starts");
     }
     assert!(!leftovers(&bench).is_empty());

@@ -56,11 +56,16 @@ fn its_files_are_the_true_ones() {
     ];
     for attack in attacks {
         bench.sh(&attempt, &format!("({attack}) 2>/dev/null"));
-        assert_eq!(bench.sh(&attempt, "sh tests/run.sh; sh $ESF_FILES/tests/run.sh").ok(), "true one\ntrue one\n", "{attack}");
+        assert_eq!(
+            bench.sh(&attempt, "sh tests/run.sh; sh $ESF_FILES/tests/run.sh").ok(),
+            "true one\ntrue one\n",
+            "{attack}"
+        );
     }
     let refused = bench.client().suspend(suspend(attempt.attempt_id)).expect_err("nothing of it is sealed");
     assert_eq!(refused.code, "no_draft");
-    let released = bench.client().release(request_meta(), attempt.attempt_id, false).expect("no draft, no loss");
+    let released =
+        bench.client().release(request_meta(), attempt.attempt_id, false).expect("no draft, no loss");
     assert_eq!(released.status, AttemptStatus::Released);
     assert_eq!(std::fs::read_dir(bench.path().join("attempts")).expect("lists").count(), 0);
 }
@@ -79,7 +84,8 @@ fn the_channel_is_outside_the_tree() {
 }
 
 fn over_a_whole_root() {
-    let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| Path::new(path).exists()) else {
+    let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| Path::new(path).exists())
+    else {
         println!("skipped: no static busybox here");
         return;
     };

@@ -30,7 +30,10 @@ fn work_is_sealed_and_goes_on() {
     let bench = Bench::new(hello);
     let first = bench.activate(bench.root);
     assert_eq!(first.status, AttemptStatus::Active);
-    assert_eq!(bench.sh(&first, "cat a; echo two >> a; mkdir d; echo x > d/f; pwd; id -u").ok(), "one\n/workspace\n0\n");
+    assert_eq!(
+        bench.sh(&first, "cat a; echo two >> a; mkdir d; echo x > d/f; pwd; id -u").ok(),
+        "one\n/workspace\n0\n"
+    );
     let sealed = bench.suspend(&first);
     assert_eq!(sealed.node.status, NodeStatus::Sealed);
     assert_eq!((sealed.changed.added, sealed.changed.modified, sealed.changed.deleted), (2, 1, 0));
@@ -49,7 +52,9 @@ fn every_seal_has_the_last_write() {
     let mut node = bench.root;
     for round in 0..20 {
         let attempt = bench.activate(node);
-        bench.sh(&attempt, &format!("head -c 4096 /dev/zero | tr '\\0' 'x' > last; echo {round} >> last")).ok();
+        bench
+            .sh(&attempt, &format!("head -c 4096 /dev/zero | tr '\\0' 'x' > last; echo {round} >> last"))
+            .ok();
         let sealed = bench.suspend(&attempt).node;
         let last = bench.file(&sealed, "last").expect("there");
         assert!(last.ends_with(format!("x{round}\n").as_bytes()), "{round}");
@@ -58,7 +63,8 @@ fn every_seal_has_the_last_write() {
 }
 
 fn the_whole_root_may_be_one_binary() {
-    let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| std::path::Path::new(path).exists())
+    let Some(busybox) =
+        ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| std::path::Path::new(path).exists())
     else {
         println!("skipped: no static busybox here");
         return;
@@ -118,7 +124,10 @@ fn unsealed_changes_are_not_released() {
     let released = client.release(request_meta(), attempt.attempt_id, true).expect("released");
     assert_eq!(released.status, AttemptStatus::Released);
     let clean = bench.activate(bench.root);
-    assert_eq!(client.release(request_meta(), clean.attempt_id, false).expect("clean").status, AttemptStatus::Released);
+    assert_eq!(
+        client.release(request_meta(), clean.attempt_id, false).expect("clean").status,
+        AttemptStatus::Released
+    );
     assert_eq!(std::fs::read_dir(bench.path().join("attempts")).expect("lists").count(), 0);
 }
 
@@ -173,7 +182,8 @@ fn the_queue_is_bounded_and_fair() {
         let (mut client, request) = (bench.client(), bench.request(bench.root));
         let (wait, cancel) = rustix::pipe::pipe().expect("pipe");
         client.set_cancel(wait);
-        let cancelled = scope.spawn(move || client.activate(request, &mut |_| {}).expect_err("cancelled").code);
+        let cancelled =
+            scope.spawn(move || client.activate(request, &mut |_| {}).expect_err("cancelled").code);
         wait_until(|| bench.store.graph().queued().expect("queue").len() == 7);
         drop(cancel);
         assert_eq!(cancelled.join().expect("no panic"), "cancelled");

@@ -2,6 +2,8 @@
 //! and pass. This program is also the zygote (a copy of it is) and the worker that tests start and kill,
 //! so it has a `main` of its own.
 
+#![allow(clippy::result_large_err)]
+
 mod commands;
 #[path = "../../../esf-worker/tests/contract/mod.rs"]
 mod contract;
@@ -10,7 +12,7 @@ mod evaluator;
 mod lifecycle;
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,14 +60,9 @@ fn privileged(test: fn()) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The worker, as the command line runs it. `max_live` comes from a file beside the store.
+/// The worker, as the command line runs it.
 fn run_worker(store: &Path) {
-    let max_live = std::fs::read_to_string(PathBuf::from(store).with_extension("max_live"));
-    let config = WorkerConfig {
-        max_live: max_live.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(64),
-        idle_exit: Duration::from_secs(20),
-        ..WorkerConfig::default()
-    };
+    let config = WorkerConfig { idle_exit: Duration::from_secs(20), ..WorkerConfig::default() };
     let executor = OciExecutor::new(store).expect("an executor");
     if let Err(problem) = serve(store, vec![Arc::new(executor)], config, |_| {}) {
         eprintln!("{problem:?}");

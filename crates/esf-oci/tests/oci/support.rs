@@ -73,7 +73,8 @@ impl Bench {
         std::fs::create_dir(&source).expect("mkdir");
         fill(&source);
         let store = Store::open_or_create(&directory.path().join("store")).expect("a store");
-        let imported = store.stack().import_directory(&source, &ImportOptions::default(), &()).expect("imports");
+        let imported =
+            store.stack().import_directory(&source, &ImportOptions::default(), &()).expect("imports");
         let graph = store.graph();
         let pin = graph.register_root(&meta(), &imported.sealed).expect("registers");
         drop(imported);
@@ -87,10 +88,6 @@ impl Bench {
         };
         let root = graph.create_group(&meta(), command).expect("a group").canonical_node_id;
         Self { directory, store, root }
-    }
-
-    pub(crate) fn max_live(&self, max_live: u64) {
-        std::fs::write(self.path().with_extension("max_live"), max_live.to_string()).expect("writes");
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -120,7 +117,8 @@ impl Bench {
     }
 
     pub(crate) fn activate_root(&self, node: NodeId) -> Attempt {
-        let environment = Environment { base: Base::Root, workspace: "/".to_owned(), ..Environment::default() };
+        let environment =
+            Environment { base: Base::Root, workspace: "/".to_owned(), ..Environment::default() };
         self.activate_with(ActivateRequest { environment, ..self.request(node) })
     }
 

@@ -46,7 +46,9 @@ enum Waited {
     Live(Arc<Live>),
     Over,
     /// The client cancelled it, or is gone.
-    Left { gone: bool },
+    Left {
+        gone: bool,
+    },
 }
 
 impl Worker {
@@ -84,8 +86,12 @@ impl Worker {
     ) -> Result<Served, Problem> {
         let old = self.graph().attempt(request.attempt).map_err(|error| error.problem())?;
         if old.purpose == Purpose::Evaluate {
-            return Err(Problem::new(Class::Usage, "not_supported", "an evaluator's run is not retried by itself")
-                .remedy("`esf evaluate` its node again"));
+            return Err(Problem::new(
+                Class::Usage,
+                "not_supported",
+                "an evaluator's run is not retried by itself",
+            )
+            .remedy("`esf evaluate` its node again"));
         }
         self.executor(old.executor.as_str())?
             .check(&old.environment, &Extra::default())
@@ -94,8 +100,7 @@ impl Worker {
             self.refuse_when_full(old.node_id)?;
         }
         let meta = clock::meta(&request.meta);
-        let attempt =
-            self.graph().retry(&meta, request.attempt).map_err(|error| error.problem())?;
+        let attempt = self.graph().retry(&meta, request.attempt).map_err(|error| error.problem())?;
         self.bring_to_life(connection, &meta, &attempt, &Extra::default(), request.no_wait)
     }
 
@@ -343,7 +348,8 @@ impl Worker {
         let workspace =
             self.stack().open_workspace(&base, attempt.attempt_id).map_err(|error| error.problem())?;
         let logs = place::logs(&self.directory, attempt.attempt_id);
-        std::fs::create_dir_all(&logs).map_err(|error| failure(&error, "cannot make the directory of logs"))?;
+        std::fs::create_dir_all(&logs)
+            .map_err(|error| failure(&error, "cannot make the directory of logs"))?;
         let activation = Activation {
             attempt: attempt.attempt_id,
             workspace: &workspace,

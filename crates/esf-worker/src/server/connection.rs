@@ -26,7 +26,9 @@ pub(crate) enum Served {
 
 /// A reply.
 pub(crate) fn reply<T: Serialize>(value: &T) -> Result<Served, Problem> {
-    serde_json::to_value(value).map(Served::Reply).map_err(|error| failure(&error.into(), "cannot write the reply"))
+    serde_json::to_value(value)
+        .map(Served::Reply)
+        .map_err(|error| failure(&error.into(), "cannot write the reply"))
 }
 
 /// Serves a client until it is gone.

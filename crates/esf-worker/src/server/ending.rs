@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use esf_core::digest::RequestDigest;
 use esf_core::ops::Meta;
 use esf_core::ops::begin_quiesce::BeginQuiesce;
 use esf_core::ops::commit_seal::{CommitSeal, Outcome, SealReply};
@@ -12,7 +13,6 @@ use esf_core::ops::release_attempt::ReleaseAttempt;
 use esf_core::policy::OnExpiry;
 use esf_core::record::{Attempt, Changed, Failure, Json, LogicalState};
 use esf_core::state::AttemptStatus;
-use esf_core::digest::RequestDigest;
 use esf_core::{AttemptId, Class, FailureClass, Problem, canonical};
 use esf_layerstack::{Changes, SealRequest, SealState};
 use serde_json::json;
@@ -71,7 +71,12 @@ impl Worker {
         }
     }
 
-    fn seal_live(&self, live: &Arc<Live>, meta: &Meta, sealing: &Sealing<'_>) -> Result<SuspendReply, Problem> {
+    fn seal_live(
+        &self,
+        live: &Arc<Live>,
+        meta: &Meta,
+        sealing: &Sealing<'_>,
+    ) -> Result<SuspendReply, Problem> {
         let mut stage = locked(&live.ending);
         if *stage == Stage::Ended {
             drop(stage);
@@ -90,7 +95,7 @@ impl Worker {
         }
         let target = Target { attempt: &live.attempt, upper_of: live.id(), epoch: live.epoch };
         let sealed = self.seal(&target, meta, sealing);
-        if sealed.is_ok() || sealed.as_ref().is_err_and(|problem| is_over(problem)) {
+        if sealed.is_ok() || sealed.as_ref().is_err_and(is_over) {
             *stage = Stage::Ended;
             drop(stage);
             self.forget(live.id());
@@ -120,7 +125,8 @@ impl Worker {
     ) -> Result<SuspendReply, Problem> {
         let attempt = target.attempt;
         let state = sealing.state.map(LogicalState::new).transpose();
-        let state = state.map_err(|error| Problem::new(Class::Usage, "state_too_large", error.to_string()))?;
+        let state =
+            state.map_err(|error| Problem::new(Class::Usage, "state_too_large", error.to_string()))?;
         let base = self.base_of(attempt)?;
         let group = self.graph().group(attempt.group_id).map_err(|error| error.problem())?;
         let request = SealRequest {
@@ -167,7 +173,8 @@ impl Worker {
     /// Forgets a seal that failed before it was prepared, so that any request may seal anew.
     fn abandon_intent(&self, upper_of: AttemptId) {
         let unsettled = self.stack().unsettled_seals().unwrap_or_default();
-        let intents = unsettled.iter().filter(|seal| seal.attempt == upper_of && seal.state == SealState::Intent);
+        let intents =
+            unsettled.iter().filter(|seal| seal.attempt == upper_of && seal.state == SealState::Intent);
         for seal in intents {
             if let Err(error) = self.stack().settle_unsettled(seal.txn, false) {
                 tracing::warn!(attempt = %upper_of, %error, "a failed seal is not yet forgotten");
@@ -213,7 +220,7 @@ impl Worker {
             state.queue.retain(|queued| queued.waiting.attempt != id);
         }
         let kept = self.stack().existing_workspace(id).map_err(|error| error.problem())?.is_some();
-        let unsealed = if kept && attempt.purpose.has_draft() { self.unsealed(id)? } else { 0 };
+        let unsealed = if kept && attempt.purpose.has_draft() { self.unsealed(id, discard)? } else { 0 };
         let command = ReleaseAttempt { attempt: id, epoch: None, unsealed, discard, reason: None };
         let released = self.graph().release_attempt(meta, command).map_err(|error| error.problem())?;
         if kept {
@@ -238,9 +245,11 @@ impl Worker {
         let guarded = live.attempt.purpose.has_draft() && !discard;
         if guarded {
             // Counted before anything is taken down, so that a refusal leaves the attempt as it was.
-            let unsealed = self.unsealed(id)?;
+            let unsealed = self.unsealed(id, false)?;
             if unsealed > 0 {
-                return Err(esf_core::ops::Reject::UnsealedChanges { count: unsealed, attempts: vec![id] }.problem());
+                return Err(
+                    esf_core::ops::Reject::UnsealedChanges { count: unsealed, attempts: vec![id] }.problem()
+                );
             }
         }
         let why = Failure::new(FailureClass::Cancelled, "release", "the attempt was released while it ran");
@@ -248,11 +257,13 @@ impl Worker {
             tracing::warn!(attempt = %id, %error, "a sandbox did not go down cleanly");
         }
         *stage = Stage::Quiesced;
-        let unsealed = if live.attempt.purpose.has_draft() { self.unsealed(id)? } else { 0 };
+        let unsealed = if live.attempt.purpose.has_draft() { self.unsealed(id, discard)? } else { 0 };
         if guarded && unsealed > 0 {
             // Written between the count and the kill: nobody gave that up.
             self.lose(live, &mut stage, "release", "it had unsealed changes after all, which are kept");
-            return Err(esf_core::ops::Reject::UnsealedChanges { count: unsealed, attempts: vec![id] }.problem());
+            return Err(
+                esf_core::ops::Reject::UnsealedChanges { count: unsealed, attempts: vec![id] }.problem()
+            );
         }
         let reason = reason.map(str::to_owned);
         let command = ReleaseAttempt { attempt: id, epoch: Some(live.epoch), unsealed, discard, reason };
@@ -264,8 +275,17 @@ impl Worker {
         discarded.map(|()| released)
     }
 
-    fn unsealed(&self, attempt: AttemptId) -> Result<u64, Problem> {
-        self.stack().changed(attempt).map(|changed| changed.count()).map_err(|error| error.problem())
+    /// How many changes an upper has. When they are given up anyway, one that cannot be counted counts
+    /// as one.
+    fn unsealed(&self, attempt: AttemptId, discard: bool) -> Result<u64, Problem> {
+        match self.stack().changed(attempt) {
+            Ok(changed) => Ok(changed.count()),
+            Err(error) if discard => {
+                tracing::warn!(%attempt, %error, "discarding changes that cannot be counted");
+                Ok(1)
+            }
+            Err(error) => Err(error.problem()),
+        }
     }
 
     /// Its lifetime is over: the worker itself seals or discards, and the record says why.
@@ -288,7 +308,9 @@ impl Worker {
         };
         match done {
             Ok(()) => tracing::info!(attempt = %id, "its lifetime is over"),
-            Err(problem) => tracing::error!(attempt = %id, %problem, "its lifetime is over, but it did not end"),
+            Err(problem) => {
+                tracing::error!(attempt = %id, %problem, "its lifetime is over, but it did not end")
+            }
         }
     }
 
@@ -328,7 +350,8 @@ impl Worker {
     pub(crate) fn stop(&self, force: bool) -> Result<(), Problem> {
         let live: Vec<Arc<Live>> = {
             let mut state = locked(&self.state);
-            if !force && !(state.live.is_empty() && state.starting.is_empty()) {
+            let at_work = !state.live.is_empty() || !state.starting.is_empty();
+            if at_work && !force {
                 let ids: Vec<String> = state.live.keys().map(ToString::to_string).collect();
                 return Err(Problem::new(Class::Conflict, "worker_busy", "the worker has live attempts")
                     .found(format!("{} live", ids.len()))

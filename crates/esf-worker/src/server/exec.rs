@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use esf_core::ops::{Meta, Request};
 use esf_core::ops::exec::{FinishExec, RecordExec, exec_id};
+use esf_core::ops::{Meta, Request};
 use esf_core::record::{ExecStatus, Failure};
 use esf_core::{Class, ExecId, FailureClass, Problem};
 
@@ -176,7 +176,8 @@ impl Worker {
                 result.failure = outcome.failure;
             }
             (ExecStatus::Running | ExecStatus::Lost | ExecStatus::Finished, _) => {
-                let detail = "it was started under this key and nobody knows how it ended; it is not run again";
+                let detail =
+                    "it was started under this key and nobody knows how it ended; it is not run again";
                 result.failure = Some(Failure::new(FailureClass::InfraLost, "exec", detail));
             }
         }
@@ -220,7 +221,8 @@ impl Worker {
         let deadline = request.timeout_ms.map(|millis| begun + Duration::from_millis(millis));
         let (worker, watched, supervised) = (Arc::clone(self), Arc::clone(live), Arc::clone(&command));
         let body = move || worker.supervise(&watched, &supervised, drains, deadline, begun, prepared);
-        if let Err(error) = std::thread::Builder::new().name("command".to_owned()).stack_size(256 << 10).spawn(body)
+        if let Err(error) =
+            std::thread::Builder::new().name("command".to_owned()).stack_size(256 << 10).spawn(body)
         {
             let why = Failure::new(FailureClass::InfraLost, "exec", "no thread for its supervisor");
             live.remove(exec_id);
@@ -232,7 +234,13 @@ impl Worker {
     }
 
     /// A command that never ran, as a problem; recorded when it had a row already.
-    fn not_started(&self, live: &Live, prepared: &Prepared, problem: Problem, class: FailureClass) -> Problem {
+    fn not_started(
+        &self,
+        live: &Live,
+        prepared: &Prepared,
+        problem: Problem,
+        class: FailureClass,
+    ) -> Problem {
         let mut result = unknown(prepared.exec_id);
         result.failure = Some(Failure::new(class, "exec", problem.message.clone()));
         if prepared.keyed {
@@ -279,7 +287,13 @@ impl Worker {
             let _ = command.kill(why.clone());
             let progress = command.progress();
             let exit = Err(crate::executor::ExecutorError::Lost { what: why.detail.clone() });
-            End { exit, timed_out: false, condemned: Some(why), stdout: progress.stdout, stderr: progress.stderr }
+            End {
+                exit,
+                timed_out: false,
+                condemned: Some(why),
+                stdout: progress.stdout,
+                stderr: progress.stderr,
+            }
         });
         let result = conclude(command.exec_id, &end, live.limits_hit(), millis_since(begun));
         self.end_command(live, command, &prepared, result, end.stdout, end.stderr);

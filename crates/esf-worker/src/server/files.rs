@@ -39,8 +39,12 @@ impl Worker {
         let fd = sandbox.files().open(path).map_err(|error| cannot(&error, "read", path))?;
         let stat = fstat(&fd).map_err(|error| cannot(&error.into(), "read", path))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Problem::new(Class::Usage, "not_a_file", format!("{} is not a regular file", path.display()))
-                .remedy("copy files one by one; `esf files ls` lists a directory"));
+            return Err(Problem::new(
+                Class::Usage,
+                "not_a_file",
+                format!("{} is not a regular file", path.display()),
+            )
+            .remedy("copy files one by one; `esf files ls` lists a directory"));
         }
         let mut file = File::from(fd);
         let mut buffer = vec![0; CHUNK];
@@ -211,7 +215,8 @@ fn send_batch(connection: &Connection, live: &Live, batch: &mut Vec<FileEntry>) 
     if batch.is_empty() {
         return Ok(());
     }
-    let payload = serde_json::to_vec(&batch).map_err(|error| failure(&error.into(), "cannot write a listing"))?;
+    let payload =
+        serde_json::to_vec(&batch).map_err(|error| failure(&error.into(), "cannot write a listing"))?;
     batch.clear();
     send(connection, live, Kind::Data, &payload)
 }

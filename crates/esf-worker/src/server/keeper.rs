@@ -90,7 +90,8 @@ impl Worker {
 
     /// Sleeps until `next`, the bell, or a death; returns the dead.
     fn sleep(&self, live: &[Arc<Live>], ending: &[(AttemptId, Cause)], next: Instant) -> Vec<Arc<Live>> {
-        let watched: Vec<&Arc<Live>> = live.iter().filter(|live| !ending.contains(&(live.id(), Cause::Died))).collect();
+        let watched: Vec<&Arc<Live>> =
+            live.iter().filter(|live| !ending.contains(&(live.id(), Cause::Died))).collect();
         let mut fds = vec![PollFd::new(&self.keeper, PollFlags::IN)];
         fds.extend(watched.iter().map(|live| PollFd::new(&live.died, PollFlags::IN)));
         let left = next.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
@@ -129,10 +130,12 @@ impl Worker {
             return Vec::new();
         }
         let leases: Vec<_> = live.iter().map(|live| live.lease).collect();
-        match self.graph().renew(&clock::own_meta("renew".to_owned()), self.id, &leases, self.config.lease_ms) {
+        match self.graph().renew(&clock::own_meta("renew".to_owned()), self.id, &leases, self.config.lease_ms)
+        {
             Ok(renewed) => {
                 let is_fenced = |live: &&Arc<Live>| {
-                    renewed.fenced.contains(&live.lease) && self.live(live.id()).is_some_and(|l| Arc::ptr_eq(&l, live))
+                    renewed.fenced.contains(&live.lease)
+                        && self.live(live.id()).is_some_and(|l| Arc::ptr_eq(&l, live))
                 };
                 live.iter().filter(is_fenced).cloned().collect()
             }
@@ -156,7 +159,8 @@ impl Worker {
             let id = attempt.attempt_id;
             let waited_for = {
                 let state = locked(&self.state);
-                state.starting.contains_key(&id) || state.queue.iter().any(|queued| queued.waiting.attempt == id)
+                state.starting.contains_key(&id)
+                    || state.queue.iter().any(|queued| queued.waiting.attempt == id)
             };
             if !waited_for {
                 self.give_up(id, "nobody has waited for it since its worker was lost");

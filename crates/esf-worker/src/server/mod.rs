@@ -91,7 +91,8 @@ impl State {
     fn admit(&mut self, max_live: u64) {
         let waiting: Vec<Waiting> = self.queue.iter().map(|queued| queued.waiting).collect();
         let live = self.live.values().map(|live| live.attempt.group_id);
-        let living: Vec<GroupId> = live.chain(self.starting.values().map(|starting| starting.waiting.group)).collect();
+        let living: Vec<GroupId> =
+            live.chain(self.starting.values().map(|starting| starting.waiting.group)).collect();
         for attempt in queue::admissible(&waiting, &living, max_live) {
             let index = self.queue.iter().position(|queued| queued.waiting.attempt == attempt);
             let queued = self.queue.remove(index.expect("admitted from the queue"));

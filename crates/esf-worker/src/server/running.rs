@@ -193,7 +193,12 @@ impl Drains {
     }
 
     /// Returns whether the time ran out.
-    fn run(&mut self, command: &Command, running: &dyn Running, deadline: Option<Instant>) -> io::Result<bool> {
+    fn run(
+        &mut self,
+        command: &Command,
+        running: &dyn Running,
+        deadline: Option<Instant>,
+    ) -> io::Result<bool> {
         let mut buffer = vec![0; CHUNK];
         let mut timed_out = false;
         loop {

@@ -48,7 +48,10 @@ impl Worker {
             on_expiry: None,
             priority: 0,
         };
-        let queued = self.graph().enqueue(&meta.sub(&format!("salvage/{tries}")), command).map_err(|error| error.problem())?;
+        let queued = self
+            .graph()
+            .enqueue(&meta.sub(&format!("salvage/{tries}")), command)
+            .map_err(|error| error.problem())?;
         // Not through the queue: it makes no sandbox, and it gives back what it holds at once.
         let start = Start { attempt: queued.attempt_id, worker: self.id, lease_ms: self.config.lease_ms };
         let started_by = meta.sub(&format!("salvage/{tries}/start"));
@@ -83,7 +86,9 @@ impl Worker {
         sealing: &Sealing<'_>,
     ) -> Result<SuspendReply, Problem> {
         let begin = BeginQuiesce { attempt: attempt.attempt_id, epoch: attempt.lease_epoch };
-        self.graph().begin_quiesce(&crate::clock::own_meta(format!("salvage-quiesce/{}", attempt.attempt_id)), begin).map_err(|error| error.problem())?;
+        self.graph()
+            .begin_quiesce(&crate::clock::own_meta(format!("salvage-quiesce/{}", attempt.attempt_id)), begin)
+            .map_err(|error| error.problem())?;
         let target = Target { attempt, upper_of: lost, epoch: attempt.lease_epoch };
         self.seal(&target, meta, sealing)
     }
@@ -97,15 +102,23 @@ impl Worker {
             }
             std::thread::sleep(pause);
         }
-        Err(Problem::new(Class::Failure, "workspace_busy", format!("something still holds the workspace of {}", record.attempt_id))
-            .expected("an upper that nobody has mounted")
-            .remedy("end the process that holds it, then suspend again")
-            .retryable())
+        Err(Problem::new(
+            Class::Failure,
+            "workspace_busy",
+            format!("something still holds the workspace of {}", record.attempt_id),
+        )
+        .expected("an upper that nobody has mounted")
+        .remedy("end the process that holds it, then suspend again")
+        .retryable())
     }
 }
 
 fn nothing_left(attempt: AttemptId) -> Problem {
-    Problem::new(Class::Conflict, "nothing_to_salvage", format!("{attempt} has no delta that could be sealed"))
-        .expected("a live attempt, or one that was lost on this boot and not released")
-        .remedy("`esf retry` it")
+    Problem::new(
+        Class::Conflict,
+        "nothing_to_salvage",
+        format!("{attempt} has no delta that could be sealed"),
+    )
+    .expected("a live attempt, or one that was lost on this boot and not released")
+    .remedy("`esf retry` it")
 }

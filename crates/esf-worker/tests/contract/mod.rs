@@ -17,10 +17,10 @@ use esf_worker::executor::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A case by name.
-pub type Case = (&'static str, fn(&dyn Executor, &Ground));
+pub(crate) type Case = (&'static str, fn(&dyn Executor, &Ground));
 
 /// Every case.
-pub const CASES: &[Case] = &[
+pub(crate) const CASES: &[Case] = &[
     ("commands_end_as_they_end", commands_end_as_they_end),
     ("what_cannot_start_is_typed", what_cannot_start_is_typed),
     ("killing_one_leaves_the_other", killing_one_leaves_the_other),
@@ -32,7 +32,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// A stack with one tree: a file `a` that says `one`.
-pub struct Ground {
+pub(crate) struct Ground {
     stack: LayerStack,
     base: esf_core::manifest::RootPin,
     _directory: tempfile::TempDir,
@@ -40,7 +40,7 @@ pub struct Ground {
 
 impl Ground {
     /// Makes it.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().expect("tempdir");
         let source = directory.path().join("source");
         std::fs::create_dir(&source).expect("mkdir");
@@ -50,8 +50,9 @@ impl Ground {
         Self { base: *imported.sealed.pin(), stack, _directory: directory }
     }
 
-    /// The store's directory.
-    pub fn store(&self) -> &Path {
+    /// The store's directory, for executors that need to know it.
+    #[allow(dead_code)]
+    pub(crate) fn store(&self) -> &Path {
         self.stack.directory()
     }
 
@@ -84,7 +85,8 @@ fn start(sandbox: &dyn Sandbox, argv: &[&str]) -> Result<Started, SpawnError> {
 }
 
 fn ready(fd: impl AsFd, patience: Duration) -> bool {
-    let timeout = Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };
+    let timeout =
+        Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).expect("polls") > 0
 }
 
@@ -125,7 +127,8 @@ fn what_cannot_start_is_typed(executor: &dyn Executor, ground: &Ground) {
 
 fn killing_one_leaves_the_other(executor: &dyn Executor, ground: &Ground) {
     let (_, sandbox) = ground.live(executor, 1);
-    let [one, two] = [(); 2].map(|()| start(&*sandbox, &["sleep", "60"]).unwrap_or_else(|error| panic!("{error}")));
+    let [one, two] =
+        [(); 2].map(|()| start(&*sandbox, &["sleep", "60"]).unwrap_or_else(|error| panic!("{error}")));
     one.running.kill_tree().expect("kills");
     assert!(ready(one.running.exited(), Duration::from_secs(10)));
     assert!(!ready(two.running.exited(), Duration::from_millis(100)), "untouched");

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use esf_core::environment::{Environment, Network};
 use esf_layerstack::Workspace;
 use esf_worker::executor::{
-    Activation, Capabilities, ExecSpec, Executor, ExecutorError, Exit, Extra, Files, QuiesceError, Requirement,
-    Running, Sandbox, SpawnError, Stats, Stdio,
+    Activation, Capabilities, ExecSpec, Executor, ExecutorError, Exit, Extra, Files, QuiesceError,
+    Requirement, Running, Sandbox, SpawnError, Stats, Stdio,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
@@ -22,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 const WORKSPACE: &str = "/workspace";
 
 /// The executor. `FAKE=full` in an environment makes its activation fail.
-pub struct Fake;
+pub(crate) struct Fake;
 
 struct FakeSandbox {
     upper: PathBuf,
@@ -87,7 +87,9 @@ impl Executor for Fake {
 /// Whether this process holds a file of the upper open.
 fn held(upper: &Path) -> bool {
     let links = fs::read_dir("/proc/self/fd").expect("lists").flatten();
-    links.filter_map(|link| fs::read_link(link.path()).ok()).any(|target| target.starts_with(upper) && target != upper)
+    links
+        .filter_map(|link| fs::read_link(link.path()).ok())
+        .any(|target| target.starts_with(upper) && target != upper)
 }
 
 impl FakeSandbox {

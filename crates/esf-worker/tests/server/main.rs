@@ -1,5 +1,7 @@
 //! The worker over a fake executor: its queue, its ends, its own end. No privilege is needed.
 
+#![allow(clippy::result_large_err)]
+
 #[path = "../contract/mod.rs"]
 mod contract;
 mod fake;
@@ -25,8 +27,8 @@ use esf_layerstack::ImportOptions;
 use esf_store::Store;
 use esf_worker::executor::Extra;
 use esf_worker::{
-    ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult, RequestMeta, SuspendRequest, WorkerConfig,
-    serve,
+    ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult, RequestMeta, SuspendRequest,
+    WorkerConfig, serve,
 };
 
 struct Bench {
@@ -71,7 +73,8 @@ impl Bench {
         std::fs::write(source.join("a"), "one\n").expect("writes");
         let path = directory.path().join("store");
         let store = Store::open_or_create(&path).expect("a store");
-        let imported = store.stack().import_directory(&source, &ImportOptions::default(), &()).expect("imports");
+        let imported =
+            store.stack().import_directory(&source, &ImportOptions::default(), &()).expect("imports");
         let command = CreateGroup {
             name: "g".to_owned(),
             root: store.graph().register_root(&meta(), &imported.sealed).expect("registers"),
@@ -86,7 +89,8 @@ impl Bench {
 
     fn start(&mut self, config: WorkerConfig) {
         let (path, (ready, is_ready)) = (self.path.clone(), std::sync::mpsc::channel());
-        let worker = move || serve(&path, vec![Arc::new(fake::Fake)], config, |_| ready.send(()).expect("heard"));
+        let worker =
+            move || serve(&path, vec![Arc::new(fake::Fake)], config, |_| ready.send(()).expect("heard"));
         self.worker = Some(std::thread::spawn(worker));
         is_ready.recv().expect("it comes up");
     }
@@ -128,7 +132,9 @@ impl Bench {
             trace_id: String::new(),
         };
         let sink = &mut std::io::sink();
-        self.client().exec(request, None, sink, &mut std::io::sink()).unwrap_or_else(|problem| panic!("{problem:?}"))
+        self.client()
+            .exec(request, None, sink, &mut std::io::sink())
+            .unwrap_or_else(|problem| panic!("{problem:?}"))
     }
 
     fn record(&self, attempt: &Attempt) -> Attempt {
