@@ -371,17 +371,20 @@ fn tree_and_attrs_must_agree() {
     assert_eq!(walk(&objects, &good).map(Result::unwrap).count(), 3);
     let children = Some(AttrsId::new(Digest::of(b"")));
     let below_fifo = AttrsEntry { name: name(b"b"), attrs: Attrs { children, ..Attrs::default() } };
+    // With how many entries are told before the contradiction is.
     let wrong = [
-        vec![timed(b"a", 1)],
-        vec![timed(b"b", 1), timed(b"c", 1)],
-        vec![timed(b"a", 1), timed(b"b", 1)],
-        vec![below_fifo],
+        (vec![timed(b"a", 1)], 2),
+        (vec![timed(b"b", 1), timed(b"c", 1)], 3),
+        (vec![timed(b"a", 1), timed(b"b", 1)], 2),
+        (vec![below_fifo], 2),
     ];
-    for attrs in wrong {
+    for (attrs, told) in wrong {
         let (_, bad, objects) = pin(attrs.clone());
-        match walk(&objects, &bad).last() {
+        let mut found: Vec<_> = walk(&objects, &bad).collect();
+        match found.pop() {
             Some(Err(Error::Disagree { path, .. })) => assert!(path.starts_with("d/"), "{path}"),
             other => panic!("{attrs:?}: {other:?}"),
         }
+        assert_eq!(found.len(), told, "{attrs:?}");
     }
 }
