@@ -20,6 +20,7 @@ use esf_core::record::{Attempt, Exec, Purpose};
 use esf_core::state::AttemptStatus;
 use esf_layerstack::SealedRoot;
 use rusqlite::Connection;
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::mutate::{Answer, decided};
@@ -114,6 +115,21 @@ impl Graph {
         self.commit_seal_pin(meta, command, *root.pin())
     }
 
+    /// `commit_seal` for a caller who was `asked` something smaller than the command, which also has what
+    /// the sealing found: a repeated request is the same when `asked` is. See `recorded_asked`.
+    ///
+    /// # Errors
+    /// As `commit_seal`.
+    pub fn commit_seal_asked<B: Serialize>(
+        &self,
+        meta: &Meta,
+        asked: &B,
+        command: CommitSeal,
+        root: &SealedRoot,
+    ) -> Result<SealReply> {
+        self.seal(meta, asked, command, *root.pin())
+    }
+
     /// `commit_seal` without the proof; within this crate only, where tests need it.
     pub(crate) fn commit_seal_pin(
         &self,
@@ -121,8 +137,18 @@ impl Graph {
         command: CommitSeal,
         root: RootPin,
     ) -> Result<SealReply> {
-        let (body, by) = ((command.clone(), root), meta.clone());
-        let answer = self.mutate(meta, "commit_seal", &body, move |db, request| {
+        self.seal(meta, &(command.clone(), root), command, root)
+    }
+
+    fn seal<B: Serialize>(
+        &self,
+        meta: &Meta,
+        asked: &B,
+        command: CommitSeal,
+        root: RootPin,
+    ) -> Result<SealReply> {
+        let by = meta.clone();
+        let answer = self.mutate(meta, "commit_seal", asked, move |db, request| {
             let ending = load::ending(db, command.attempt)?;
             let salvaged = match ending.attempt.purpose {
                 Purpose::Salvage { from } => {
@@ -167,8 +193,8 @@ impl Graph {
     /// # Errors
     /// `Rejected` with `UnsealedChanges` and the count unless they may be discarded, or `LeaseFenced`.
     pub fn release_attempt(&self, meta: &Meta, command: ReleaseAttempt) -> Result<Attempt> {
-        // The count is a fact of the moment and no part of what is asked.
-        let body = ReleaseAttempt { unsealed: 0, ..command.clone() };
+        // Epoch, count and reason are facts of the moment and no part of what is asked.
+        let body = (command.attempt, command.discard);
         let answer = self.mutate(meta, "release_attempt", &body, move |db, request| {
             decided(release_attempt::decide(&load::ending(db, command.attempt)?, &command, request))
         })?;

@@ -37,7 +37,7 @@ impl Graph {
         B: Serialize,
     {
         meta.check()?;
-        let digest = RequestDigest::new(canonical::digest("esf request v1", &(operation, body)));
+        let digest = request_digest(operation, body);
         let (meta, store) = (meta.clone(), self.inner.store);
         self.inner.writer.run(move |transaction| {
             if let Some(reply) = replay(transaction.db, &meta, operation, Some(digest))? {
@@ -62,6 +62,23 @@ impl Graph {
     pub fn recorded<R: DeserializeOwned>(&self, meta: &Meta, operation: &str) -> Result<Option<R>> {
         self.read(|db| replay(db, meta, operation, None))
     }
+
+    /// `recorded` for a mutation whose variant with `asked` is used: what was asked must be the same.
+    ///
+    /// # Errors
+    /// `IdempotencyConflict` when something else was asked under the key; as `recorded`.
+    pub fn recorded_asked<R: DeserializeOwned, B: Serialize>(
+        &self,
+        meta: &Meta,
+        operation: &str,
+        asked: &B,
+    ) -> Result<Option<R>> {
+        self.read(|db| replay(db, meta, operation, Some(request_digest(operation, asked))))
+    }
+}
+
+fn request_digest<B: Serialize>(operation: &str, body: &B) -> RequestDigest {
+    RequestDigest::new(canonical::digest("esf request v1", &(operation, body)))
 }
 
 /// The reply that was given under the same key; `digest` is that of the request asked now, or nothing

@@ -17,6 +17,7 @@ use esf_core::ops::{
 use esf_core::record::{Evaluation, EventKind, Group, Node};
 use esf_layerstack::SealedRoot;
 use rusqlite::{Connection, params};
+use serde::Serialize;
 
 use crate::error::Result;
 use crate::mutate::decided;
@@ -269,7 +270,21 @@ impl Graph {
     /// # Errors
     /// `Rejected` with `NotSealed`, `Pruned`, `BadArgument`, or `LeaseFenced` for a run whose lease is over.
     pub fn evaluate(&self, meta: &Meta, command: NewEvaluation) -> Result<Evaluation> {
-        let answer = self.mutate(meta, "evaluate", &command.clone(), move |db, request| {
+        self.evaluate_asked(meta, &command.clone(), command)
+    }
+
+    /// `evaluate` for a caller who was `asked` something smaller than the command, which also has what
+    /// the evaluator found: a repeated request is the same when `asked` is. See `recorded_asked`.
+    ///
+    /// # Errors
+    /// As `evaluate`.
+    pub fn evaluate_asked<B: Serialize>(
+        &self,
+        meta: &Meta,
+        asked: &B,
+        command: NewEvaluation,
+    ) -> Result<Evaluation> {
+        let answer = self.mutate(meta, "evaluate", asked, move |db, request| {
             let node = load::node(db, command.node)?;
             let snapshot = evaluate::Snapshot {
                 last_sealed: load::last_sealed_of_draft(db, &node)?,

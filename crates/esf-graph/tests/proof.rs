@@ -1,14 +1,15 @@
-//! The graph takes a root only with its proof: here one of a real import and one of a real merge of
-//! records. Without it there is no way in, which the last test holds the public surface to.
+//! The graph takes a root only with its proof: here that of a real import. Without it there is no way
+//! in, which the last test holds the public surface to.
 
 use std::fs;
 
 use esf_core::Timestamp;
 use esf_core::environment::Environment;
 use esf_core::ops::create_group::CreateGroup;
+use esf_core::ops::evaluate::NewEvaluation;
 use esf_core::ops::fork::Fork;
 use esf_core::policy::PolicyDocument;
-use esf_core::record::Json;
+use esf_core::record::{Evaluation, Evaluator, Json, Verdict};
 use esf_core::time::BootMillis;
 use esf_graph::{BootClock, Graph, Meta};
 use esf_layerstack::{ImportOptions, LayerStack, SealedRoot};
@@ -67,6 +68,43 @@ fn an_imported_root_becomes_a_group_and_is_registered_with_it() {
         .create_group(&meta("6"), command("two", &other.sealed))
         .expect("a registered root needs no proof again");
     assert_eq!(graph.check().expect("check"), Vec::<String>::new());
+}
+
+#[test]
+fn what_was_asked_makes_a_request_the_same_whatever_was_found() {
+    let place = tempfile::tempdir().expect("directory");
+    let source = place.path().join("source");
+    fs::create_dir(&source).expect("source");
+    let stack = LayerStack::create(&place.path().join("store")).expect("stack");
+    let root = stack.import_directory(&source, &ImportOptions::default(), &()).expect("import").sealed;
+    let graph = Graph::create(&place.path().join("graph.db"), stack.store_id()).expect("graph");
+    let created =
+        graph.create_group_with_node(&meta("1"), command("one", &root), Some(&root)).expect("group");
+    let found = |reward| NewEvaluation {
+        node: created.node.node_id,
+        evaluator: Evaluator { name: "tests".to_owned(), version: "1".to_owned(), digest: None },
+        verdict: Verdict::pass(),
+        reward: Some(reward),
+        metrics: Json::Null,
+        evidence: Vec::new(),
+        attempt: None,
+        run_attempt: None,
+        epoch: None,
+        failure: None,
+    };
+    let recorded = |asked| graph.recorded_asked::<Evaluation, _>(&meta("e"), "evaluate", asked);
+    assert_eq!(recorded(&"the file").expect("nothing yet"), None);
+    let first = graph.evaluate_asked(&meta("e"), &"the file", found(0.5)).expect("first");
+    let second = graph.evaluate_asked(&meta("e"), &"the file", found(0.7)).expect("the same was asked");
+    assert_eq!(second, first);
+    assert_eq!(recorded(&"the file").expect("recorded"), Some(first));
+    let conflicts = [
+        graph.evaluate_asked(&meta("e"), &"another file", found(0.5)).expect_err("another"),
+        recorded(&"another file").expect_err("another"),
+    ];
+    for error in conflicts {
+        assert_eq!(error.problem().code, "idempotency_conflict");
+    }
 }
 
 #[test]
