@@ -169,9 +169,10 @@ fn kill_self_at_last(left: &AtomicU64) {
 /// # Errors
 /// Whatever the kernel reports.
 pub fn fsync(file: impl AsFd, at: Boundary) -> io::Result<()> {
-    Ok(if reach_sync(at)? {
-        rustix::fs::fsync(file)?
-    })
+    if reach_sync(at)? {
+        rustix::fs::fsync(file)?;
+    }
+    Ok(())
 }
 
 /// Makes everything on the file's filesystem durable; see `fsync` for failures.
@@ -179,9 +180,10 @@ pub fn fsync(file: impl AsFd, at: Boundary) -> io::Result<()> {
 /// # Errors
 /// Whatever the kernel reports, including write-back errors since `file` was opened.
 pub fn syncfs(file: impl AsFd, at: Boundary) -> io::Result<()> {
-    Ok(if reach_sync(at)? {
-        rustix::fs::syncfs(file)?
-    })
+    if reach_sync(at)? {
+        rustix::fs::syncfs(file)?;
+    }
+    Ok(())
 }
 
 /// Renames relative to open directories, replacing a file of the new name.

@@ -2,6 +2,25 @@
 //! seal, projections, squash, pins, GC and accounting (design section 3).
 //! `docs/on-disk-format.md` describes every byte. Worker-local types (anything with a path, a
 //! descriptor or a carrier id) never implement serde, so durable state cannot hold one.
+//!
+//! ```compile_fail,E0277
+//! fn durable<T: serde::Serialize>() {}
+//! durable::<esf_layerstack::Workspace>();
+//! ```
+//! ```compile_fail,E0277
+//! fn durable<T: serde::Serialize>() {}
+//! durable::<esf_layerstack::CarrierId>();
+//! ```
+//! ```compile_fail,E0277
+//! fn durable<T: serde::Serialize>() {}
+//! durable::<esf_layerstack::SealedRoot>();
+//! ```
+//! A proof cannot be made outside of this crate:
+//! ```compile_fail,E0451
+//! # fn forge(pin: esf_core::manifest::RootPin, other: esf_layerstack::SealedRoot) {
+//! esf_layerstack::SealedRoot { pin, ..other };
+//! # }
+//! ```
 
 pub mod disk;
 pub mod object_store;

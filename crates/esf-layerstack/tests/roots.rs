@@ -453,3 +453,28 @@ fn a_scratch_directory_leaves_nothing() {
     assert_eq!(fs::read_dir(store.stack.directory().join("staging")).expect("list").count(), 0);
     assert_eq!(store.stack.verify(&pin, &()).expect("verify").damaged, [""; 0]);
 }
+
+#[test]
+fn an_inode_without_room_for_links_is_copied() {
+    if !privileged() {
+        return;
+    }
+    let store = Store::new();
+    let base = store.import_script("echo popular > popular; echo x > x");
+    let (top, _) = store.run(&base, "echo y > y");
+    let carrier = fs::read_dir(store.stack.carriers_directory())
+        .expect("list")
+        .map(|entry| entry.expect("list").path())
+        .find(|path| path.join("popular").exists())
+        .expect("the base's carrier");
+    let links = store.path("links");
+    fs::create_dir(&links).expect("mkdir");
+    let full =
+        (0..70_000).find(|n| fs::hard_link(carrier.join("popular"), links.join(n.to_string())).is_err());
+    assert!(full.is_some(), "this filesystem has no limit of links");
+    let report = store.stack.squash(&top).expect("squash");
+    assert_eq!((report.linked, report.copied), (2, 1));
+    assert_eq!(store.view(&top), top);
+    fs::remove_dir_all(&links).expect("remove");
+    store.check_accounts();
+}

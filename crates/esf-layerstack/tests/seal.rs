@@ -308,3 +308,32 @@ fn many_seals_at_once_are_each_whole() {
     store.check_accounts();
     assert_eq!(store.stack.fsck(&()).expect("fsck").damage, [""; 0]);
 }
+
+#[test]
+fn a_file_that_changes_while_it_is_hashed_fails_the_seal() {
+    if !privileged() {
+        return;
+    }
+    let store = Store::new();
+    let base = store.import_script(BASE);
+    let attempt = store.attempt();
+    let workspace = store.stack.open_workspace(&base, attempt).expect("open");
+    let file = workspace.upper.join("busy");
+    std::fs::write(&file, vec![0; 32 << 20]).expect("write");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // What no quiesced sandbox can do: somebody still writes.
+            let file = std::fs::File::options().write(true).open(&file).expect("open");
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::os::unix::fs::FileExt::write_at(&file, b"x", 7).expect("write");
+            }
+        });
+        let refused = store.stack.seal(&request(attempt, &base), &());
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(refused.expect_err("it changed").problem().code, "changed_while_reading");
+    });
+    let prepared = store.seal(attempt, &base);
+    store.stack.settle_seal(prepared, true).expect("settle");
+    store.check_accounts();
+}
