@@ -314,3 +314,104 @@ fn unsupported<T>(what: &str, expected: &str) -> Result<T, ExecutorError> {
 fn invalid<T>(what: String, expected: &str) -> Result<T, ExecutorError> {
     Err(ExecutorError::Invalid { what, expected: expected.to_owned() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use esf_core::environment::Limits;
+
+    fn facts() -> HostFacts {
+        HostFacts {
+            entries: vec![
+                HostEntry::Directory("/usr".into()),
+                HostEntry::Symlink("/bin".into(), "usr/bin".into()),
+                HostEntry::Directory("/etc/alternatives".into()),
+                HostEntry::File("/etc/ld.so.cache".into()),
+            ],
+        }
+    }
+
+    fn plan_of(environment: &Environment, extra: &ExtraLayers) -> Plan {
+        let kinds = environment.binds.iter().map(|bind| (bind.clone(), BindKind::Directory));
+        plan(&Inputs {
+            attempt: AttemptId::from_bytes([1; 16]),
+            lowers: &["carriers/b".into(), "carriers/a".into()],
+            upper: Path::new("attempts/x/upper"),
+            work: Path::new("attempts/x/work"),
+            id_base: 0x7000_0000,
+            environment,
+            extra,
+            host: &facts(),
+            binds: &kinds.collect::<Vec<_>>(),
+            skeleton: Path::new("skeleton/plain"),
+        })
+        .expect("a plan")
+    }
+
+    /// Compares with `tests/golden/NAME.json`; `ESF_BLESS=1` writes it anew, to be reviewed as a diff.
+    fn golden(name: &str, plan: &Plan) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.json"));
+        let text = serde_json::to_string_pretty(plan).expect("json") + "\n";
+        if std::env::var_os("ESF_BLESS").is_some() {
+            std::fs::write(&path, &text).expect("writes");
+        }
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(text == expected, "{name} differs; ESF_BLESS=1 writes it anew:\n{text}");
+        plan.check().expect("the jail accepts it");
+    }
+
+    #[test]
+    fn the_host_base() {
+        let limits = Limits { cpu_milli: Some(1500), memory: Some(1 << 30), pids: Some(100), disk: None };
+        let binds = vec![Bind { source: "/opt/tools".to_owned(), at: "/tools".to_owned() }];
+        golden(
+            "host",
+            &plan_of(&Environment { limits, binds, ..Environment::default() }, &ExtraLayers::default()),
+        );
+    }
+
+    #[test]
+    fn the_root_base() {
+        golden(
+            "root",
+            &plan_of(&Environment { base: Base::Root, ..Environment::default() }, &ExtraLayers::default()),
+        );
+    }
+
+    #[test]
+    fn an_evaluator_over_both() {
+        let files = FilesLayer {
+            layer: "/store/attempts/x/extra/files".into(),
+            directories: vec!["tests".into(), "tests/sub".into()],
+            files: vec!["run.sh".into(), "tests/sub/a.sh".into()],
+        };
+        let extra = ExtraLayers {
+            files: Some(files),
+            hide: Some("/store/attempts/x/extra/hide".into()),
+            channel: true,
+        };
+        golden("evaluator", &plan_of(&Environment::default(), &extra));
+        golden(
+            "evaluator-root",
+            &plan_of(&Environment { base: Base::Root, ..Environment::default() }, &extra),
+        );
+    }
+
+    #[test]
+    fn limits_are_passed_on_exactly_or_refused() {
+        let with = |limits| Environment { limits, ..Environment::default() };
+        for pids in [1, 7, u64::MAX] {
+            let limits = Limits { pids: Some(pids), ..Limits::default() };
+            assert_eq!(plan_of(&with(limits), &ExtraLayers::default()).cgroup.pids, Some(pids));
+        }
+        let refused = [
+            Limits { pids: Some(0), ..Limits::default() },
+            Limits { memory: Some(4096), ..Limits::default() },
+            Limits { cpu_milli: Some(1), ..Limits::default() },
+            Limits { disk: Some(1 << 40), ..Limits::default() },
+        ];
+        for limits in refused {
+            assert!(check(&with(limits), &Extra::default()).is_err(), "{limits:?}");
+        }
+    }
+}

@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("lifecycle::what_cannot_be_honoured_is_refused", what_cannot_be_honoured_is_refused),
     ("lifecycle::the_queue_is_bounded_and_fair", the_queue_is_bounded_and_fair),
     ("lifecycle::one_key_is_one_attempt_and_one_seal", one_key_is_one_attempt_and_one_seal),
+    ("lifecycle::one_key_is_one_release", one_key_is_one_release),
     ("lifecycle::the_host_base_shows_its_list_only", the_host_base_shows_its_list_only),
 ];
 
@@ -213,6 +214,8 @@ fn one_key_is_one_attempt_and_one_seal() {
     });
     assert!(sealed.iter().all(|reply| reply.node == sealed[0].node));
     assert_eq!(bench.activate_with(request), attempts[0], "the same answer after its end");
+    let body = esf_worker::SuspendRequest { message: Some("other".to_owned()), ..seal };
+    assert_eq!(bench.client().suspend(body).expect_err("another body").code, "idempotency_conflict");
     let other = bench.try_suspend(&attempts[0]).expect_err("another key is another seal");
     assert_eq!(other.code, "not_active", "{} {other:?}", key());
 }
@@ -229,4 +232,23 @@ fn the_host_base_shows_its_list_only() {
     for hidden in ["/boot", "/mnt", "/opt", "/srv", "/sys", "/work", "/var/lib"] {
         assert!(!seen.lines().any(|found| found == hidden), "{hidden} in {seen}");
     }
+}
+
+fn one_key_is_one_release() {
+    let bench = Bench::new(hello);
+    let attempt = bench.activate(bench.root);
+    bench.sh(&attempt, "echo x > b").ok();
+    let meta = request_meta();
+    let release = || bench.client().release(meta.clone(), attempt.attempt_id, true);
+    let released: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..5).map(|_| scope.spawn(release)).collect();
+        asked
+            .into_iter()
+            .map(|asked| asked.join().expect("no panic").unwrap_or_else(|p| panic!("{p:?}")))
+            .collect()
+    });
+    assert!(released.iter().all(|reply| reply == &released[0]), "{released:?}");
+    assert_eq!(release().expect("again"), released[0]);
+    let other = bench.client().release(meta.clone(), attempt.attempt_id, false);
+    assert_eq!(other.expect_err("another body").code, "idempotency_conflict");
 }

@@ -47,26 +47,37 @@ pub(crate) struct Target<'a> {
 impl Worker {
     pub(crate) fn suspend(&self, request: &SuspendRequest) -> Result<SuspendReply, Problem> {
         let meta = clock::meta(&request.meta);
-        if let Some(reply) = self.sealed_before(&meta)? {
-            return Ok(reply);
-        }
         let sealing = Sealing {
             terminal: request.terminal,
             state: request.state.as_ref(),
             message: request.message.clone(),
             reason: None,
         };
+        if let Some(reply) = self.sealed_before(request.attempt, &meta, &sealing)? {
+            return Ok(reply);
+        }
         match self.live(request.attempt) {
             Some(live) => self.seal_live(&live, &meta, &sealing),
             None => self.salvage(request.attempt, &meta, &sealing),
         }
     }
 
-    /// The reply of a seal that was committed under this key before.
-    fn sealed_before(&self, meta: &Meta) -> Result<Option<SuspendReply>, Problem> {
+    /// The reply of a seal that was committed under this key before; refused when it was another request.
+    fn sealed_before(
+        &self,
+        upper_of: AttemptId,
+        meta: &Meta,
+        sealing: &Sealing<'_>,
+    ) -> Result<Option<SuspendReply>, Problem> {
         match self.graph().recorded::<Outcome>(meta, "commit_seal").map_err(|error| error.problem())? {
             None => Ok(None),
-            Some(Outcome::Sealed(reply)) => Ok(Some(told(*reply))),
+            Some(Outcome::Sealed(reply)) => {
+                let asked = seal_digest(upper_of, sealing).to_string();
+                match reply.node.provenance["request_digest"].as_str() {
+                    Some(before) if before != asked => Err(another_request(&meta.key, before, &asked)),
+                    _ => Ok(Some(told(*reply))),
+                }
+            }
             Some(Outcome::Stale { attempt, .. }) => Err(stale(&attempt)),
         }
     }
@@ -81,7 +92,7 @@ impl Worker {
         if *stage == Stage::Ended {
             drop(stage);
             // Somebody else ended it while this waited for its turn; with the same key, by the same seal.
-            return match self.sealed_before(meta)? {
+            return match self.sealed_before(live.id(), meta, sealing)? {
                 Some(reply) => Ok(reply),
                 None => Err(self.live_or_problem(live.id()).err().unwrap_or_else(|| ended(live.id()))),
             };
@@ -148,7 +159,7 @@ impl Worker {
             state,
             message: sealing.message.clone(),
             result: json!({ "skipped": skipped(&changes) }),
-            provenance: self.provenance(target, &changes),
+            provenance: self.provenance(target, &request.request_digest, &changes),
             changed: Changed {
                 added: changes.added,
                 modified: changes.modified,
@@ -183,12 +194,13 @@ impl Worker {
     }
 
     /// Where a tree comes from, as its node records it.
-    fn provenance(&self, target: &Target<'_>, changes: &Changes) -> Json {
+    fn provenance(&self, target: &Target<'_>, asked: &RequestDigest, changes: &Changes) -> Json {
         let attempt = target.attempt;
         json!({
             "attempt_id": attempt.attempt_id,
             "node_id": attempt.node_id,
             "delta_of": target.upper_of,
+            "request_digest": asked,
             "executor": attempt.executor,
             "environment_digest": attempt.environment_digest,
             "lease_id": attempt.lease_id,
@@ -269,8 +281,9 @@ impl Worker {
         let command = ReleaseAttempt { attempt: id, epoch: Some(live.epoch), unsealed, discard, reason };
         let released = self.graph().release_attempt(meta, command).map_err(|error| error.problem())?;
         *stage = Stage::Ended;
-        drop(stage);
+        // Still alone: who asks the same at the same time finds all of it done.
         let discarded = self.stack().discard_workspace(id).map_err(|error| error.problem());
+        drop(stage);
         self.forget(id);
         discarded.map(|()| released)
     }
@@ -396,6 +409,14 @@ fn told(reply: SealReply) -> SuspendReply {
 fn skipped(changes: &Changes) -> Vec<String> {
     let line = |(path, reason): &(Vec<u8>, String)| format!("{}: {reason}", path.escape_ascii());
     changes.skipped.iter().map(line).collect()
+}
+
+fn another_request(key: &str, before: &str, asked: &str) -> Problem {
+    let message = format!("the idempotency key {key:?} was used for another suspend request");
+    Problem::new(Class::Conflict, "idempotency_conflict", message)
+        .expected(before)
+        .found(asked)
+        .remedy("use another idempotency key for another request")
 }
 
 fn stale(attempt: &Attempt) -> Problem {

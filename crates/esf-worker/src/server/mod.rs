@@ -186,6 +186,7 @@ pub fn serve(
 ) -> Result<bool, Problem> {
     let directory = place::canonical(store_dir)?;
     let Some(lock) = crate::lock::acquire(&directory)? else { return Ok(false) };
+    use_all_descriptors();
     let store = Store::open(&directory).map_err(|error| error.problem())?;
     for line in crate::recover::recover_with(&store, &executors, &lock)?.lines() {
         tracing::info!("recovered: {line}");
@@ -239,6 +240,16 @@ pub fn serve(
         return Err(Problem::new(Class::Failure, "worker_failed", "the worker's keeper panicked"));
     }
     Ok(true)
+}
+
+/// A command takes about ten descriptors, and the usual soft limit is 1024. Sandboxes have limits of their
+/// own.
+fn use_all_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 /// The worker's id: its store, its process and when it started.

@@ -55,7 +55,10 @@ impl Worker {
         // Not through the queue: it makes no sandbox, and it gives back what it holds at once.
         let start = Start { attempt: queued.attempt_id, worker: self.id, lease_ms: self.config.lease_ms };
         let started_by = meta.sub(&format!("salvage/{tries}/start"));
-        let started = self.graph().start(&started_by, start).map_err(|error| error.problem())?;
+        let started = self.graph().start(&started_by, start).map_err(|error| {
+            self.give_up(queued.attempt_id, "the salvage could not be started");
+            error.problem()
+        })?;
         let attempt = started.attempt;
         let sealed = self.seal_salvage(&attempt, lost, meta, sealing);
         if let Err(problem) = &sealed
