@@ -5,6 +5,7 @@
 use std::os::fd::OwnedFd;
 
 use esf_core::manifest::RootPin;
+use rusqlite::{OptionalExtension, params};
 use rustix::fs::FlockOperation;
 
 use crate::error::Context;
@@ -15,7 +16,6 @@ use crate::{Error, handle};
 
 /// A row of a transaction that makes a carrier.
 struct Row {
-    txn: TxnId,
     carrier: CarrierId,
     prepared: Option<(RootPin, Vec<CarrierId>)>,
 }
@@ -31,41 +31,39 @@ pub(crate) fn transactions(stack: &LayerStack) -> Result<(), Error> {
     if names.is_empty() && rows.is_empty() {
         return Ok(());
     }
-    for row in &rows {
-        let name = row.txn.to_string();
-        match claim(stack, &name)? {
+    let named = names.iter().filter_map(|name| TxnId::parse(std::str::from_utf8(name.as_bytes()).ok()?));
+    for txn in rows.into_iter().chain(named) {
+        // Looked up only now: who holds the directory, or finds it gone, sees the last word.
+        match claim(stack, &txn.to_string())? {
             Claim::Held => {}
-            Claim::Dead(directory) => settle(stack, row, Some(&directory))?,
-            Claim::Absent => settle(stack, row, None)?,
-        }
-    }
-    for name in names {
-        let text = String::from_utf8_lossy(name.as_bytes()).into_owned();
-        let Some(txn) = TxnId::parse(&text) else { continue };
-        if rows.iter().any(|row| row.txn == txn) {
-            continue;
-        }
-        if let Claim::Dead(_directory) = claim(stack, &text)? {
-            // Its row may have been written since the rows were read; a living maker holds the lock.
-            abandon(stack, txn, false)?;
+            Claim::Dead(directory) => settle(stack, txn, find(stack, txn)?, Some(&directory))?,
+            Claim::Absent => settle(stack, txn, find(stack, txn)?, None)?,
         }
     }
     Ok(())
 }
 
-fn rows(stack: &LayerStack) -> Result<Vec<Row>, Error> {
+fn rows(stack: &LayerStack) -> Result<Vec<TxnId>, Error> {
     stack.inner.local.read(|db| {
-        let mut statement = db.prepare(
-            "SELECT txn, carrier, state, root_id, attrs_id, layers FROM transactions WHERE kind <> 'seal'",
-        )?;
-        let rows = statement.query_map([], |row| {
-            let prepared = match row.get::<_, String>(2)?.as_str() {
-                "intent" => None,
-                _ => Some((pin_of(row.get(3)?, row.get(4)?), parse_layers(&row.get::<_, String>(5)?))),
-            };
-            Ok(Row { txn: row.get(0)?, carrier: row.get(1)?, prepared })
-        })?;
+        let mut statement = db.prepare_cached("SELECT txn FROM transactions WHERE kind <> 'seal'")?;
+        let rows = statement.query_map([], |row| row.get(0))?;
         Ok(rows.collect::<Result<_, _>>()?)
+    })
+}
+
+fn find(stack: &LayerStack, txn: TxnId) -> Result<Option<Row>, Error> {
+    stack.inner.local.read(|db| {
+        let mut statement = db.prepare_cached(
+            "SELECT carrier, state, root_id, attrs_id, layers FROM transactions WHERE txn = ?1",
+        )?;
+        let row = statement.query_row(params![txn], |row| {
+            let prepared = match row.get::<_, String>(1)?.as_str() {
+                "intent" => None,
+                _ => Some((pin_of(row.get(2)?, row.get(3)?), parse_layers(&row.get::<_, String>(4)?))),
+            };
+            Ok(Row { carrier: row.get(0)?, prepared })
+        });
+        Ok(row.optional()?)
     })
 }
 
@@ -96,25 +94,30 @@ fn claim(stack: &LayerStack, name: &str) -> Result<Claim, Error> {
     }
 }
 
-fn settle(stack: &LayerStack, row: &Row, directory: Option<&OwnedFd>) -> Result<(), Error> {
-    match (&row.prepared, directory) {
-        (Some((pin, layers)), Some(directory)) => {
-            tracing::info!(txn = %row.txn, "rolling a prepared carrier forward");
-            move_to_carriers(stack, directory, row.carrier)?;
-            commit_carrier(stack, row.txn, row.carrier, pin, layers)?;
-            clean_up(stack, row.txn)
+fn settle(
+    stack: &LayerStack,
+    txn: TxnId,
+    row: Option<Row>,
+    directory: Option<&OwnedFd>,
+) -> Result<(), Error> {
+    match (row, directory) {
+        (Some(Row { carrier, prepared: Some((pin, layers)) }), Some(directory)) => {
+            tracing::info!(%txn, "rolling a prepared carrier forward");
+            move_to_carriers(stack, directory, carrier)?;
+            commit_carrier(stack, txn, carrier, &pin, &layers)?;
+            clean_up(stack, txn)
         }
-        // Another process has just finished it, or a power cut kept the removal and not the commit.
-        (Some((pin, layers)), None) => {
-            let carrier = row.carrier.to_string();
-            match handle::stat_entry(&stack.inner.carriers, carrier.as_bytes()) {
-                Ok(_) => commit_carrier(stack, row.txn, row.carrier, pin, layers),
-                Err(_) => abandon(stack, row.txn, false),
+        // A power cut kept the removal of the directory and not the commit before it.
+        (Some(Row { carrier, prepared: Some((pin, layers)) }), None) => {
+            match handle::stat_entry(&stack.inner.carriers, carrier.to_string().as_bytes()) {
+                Ok(_) => commit_carrier(stack, txn, carrier, &pin, &layers),
+                Err(_) => abandon(stack, txn, false),
             }
         }
-        (None, Some(_) | None) => {
-            tracing::info!(txn = %row.txn, "undoing an unfinished carrier");
-            abandon(stack, row.txn, false)
+        (Some(Row { prepared: None, .. }), Some(_) | None) | (None, Some(_)) => {
+            tracing::info!(%txn, "undoing an unfinished carrier");
+            abandon(stack, txn, false)
         }
+        (None, None) => Ok(()),
     }
 }

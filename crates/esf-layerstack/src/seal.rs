@@ -24,6 +24,7 @@ use crate::sealed::{Changes, Progress, SealedRoot};
 use crate::settle::proof;
 use crate::stack::LayerStack;
 use crate::upper::{self, Few, Purpose, Socket, Walked};
+use crate::workspace::PATIENT;
 use crate::{Error, handle, ledger};
 
 /// What a seal is asked for. The caller has quiesced the sandbox and proven the unmount.
@@ -79,7 +80,7 @@ impl LayerStack {
     pub fn seal(&self, request: &SealRequest, progress: &dyn Progress) -> Result<PreparedSeal, Error> {
         let held = Arc::new(self.lock_shared()?);
         let attempt = request.attempt;
-        let claim = self.claim_attempt(attempt)?;
+        let claim = self.claim_attempt(attempt, PATIENT)?;
         let (journal, row) = self.inner.local.read(|db| {
             Ok((Journal::find(db, "attempt", &attempt.as_bytes())?, local::workspace(db, attempt)?))
         })?;

@@ -17,6 +17,7 @@ use crate::lock::StoreLock;
 use crate::seal::PreparedSeal;
 use crate::sealed::{Changes, SealedRoot};
 use crate::stack::LayerStack;
+use crate::workspace::PATIENT;
 use crate::{Error, handle};
 
 /// How far an unsettled seal has come.
@@ -65,8 +66,12 @@ impl LayerStack {
     /// `SealConflict` when a living process has it; `Io` and `Database`.
     pub fn settle_unsettled(&self, txn: TxnId, committed: bool) -> Result<(), Error> {
         let Some(journal) = self.journal(txn)? else { return Ok(()) };
-        let claim = self.claim_attempt(journal.attempt)?;
-        self.settle(&journal, claim.as_ref(), committed)
+        let claim = self.claim_attempt(journal.attempt, PATIENT)?;
+        // Read again: who had it before may have settled it.
+        match self.journal(txn)? {
+            Some(journal) => self.settle(&journal, claim.as_ref(), committed),
+            None => Ok(()),
+        }
     }
 
     fn settle(&self, journal: &Journal, home: Option<&OwnedFd>, committed: bool) -> Result<(), Error> {
@@ -141,10 +146,12 @@ impl LayerStack {
         })?;
         let mut unsettled = Vec::new();
         for journal in journals {
-            let claim = match self.claim_attempt(journal.attempt) {
+            let claim = match self.claim_attempt(journal.attempt, 1) {
                 Err(Error::SealConflict { .. }) => continue,
                 claim => claim?,
             };
+            // Read again: who had it before may have carried it on.
+            let Some(journal) = self.journal(journal.txn)? else { continue };
             self.roll_forward(&journal, claim.as_ref())?;
             let state = match journal.state {
                 JournalState::Intent => SealState::Intent,

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 
 use esf_core::Name;
 use esf_core::manifest::RootPin;
-use rusqlite::{Transaction, params};
+use rusqlite::{OptionalExtension, Transaction, params};
 use rustix::fs::FlockOperation;
 
 use crate::disk::{self, Boundary};
 use crate::error::Context;
-use crate::local::{CarrierId, Charge, Commit, TxnId, insert_carrier, pin_columns, put_projection};
+use crate::local::{
+    CarrierId, Charge, Commit, TxnId, insert_carrier, pin_columns, projection, put_projection,
+};
 use crate::object_store::StagedPacks;
 use crate::stack::LayerStack;
 use crate::{Error, handle, ledger, recover, trash};
@@ -65,8 +67,8 @@ impl Staging {
     pub(crate) fn begin(stack: &LayerStack, making: Making) -> Result<Self, Error> {
         // What this very process failed to finish waits here too.
         recover::transactions(stack)?;
-        let (txn, carrier) = (TxnId::draw(), CarrierId::draw());
-        let directory = claim_new(stack, txn)?;
+        let carrier = CarrierId::draw();
+        let (txn, directory) = claim_new(stack)?;
         let root = handle::create_directory(&directory, ROOT.as_bytes());
         let root = root.at("create", b"staging")?;
         let staging = Self { stack: stack.clone(), txn, carrier, directory, root, finished: false };
@@ -146,8 +148,7 @@ impl LayerStack {
     /// # Errors
     /// `Io`, `storage_full`.
     pub fn scratch(&self) -> Result<Scratch, Error> {
-        let txn = TxnId::draw();
-        let directory = claim_new(self, txn)?;
+        let (txn, directory) = claim_new(self)?;
         handle::create_directory(&directory, b"tree").at("create", b"staging")?;
         let path = self.directory().join("staging").join(txn.to_string()).join("tree");
         Ok(Scratch { stack: self.clone(), txn, path, _directory: directory })
@@ -169,16 +170,22 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes the directory `staging/<txn>` and locks it.
-fn claim_new(stack: &LayerStack, txn: TxnId) -> Result<OwnedFd, Error> {
-    let name = txn.to_string();
+/// Makes a directory `staging/<txn>` and locks it. Another process's recovery may take it for a dead
+/// one's between the two calls; then another is made.
+fn claim_new(stack: &LayerStack) -> Result<(TxnId, OwnedFd), Error> {
     loop {
-        let made = handle::create_directory(&stack.inner.staging, name.as_bytes());
-        let directory = made.at("create", b"staging")?;
-        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).at("lock", b"staging")?;
-        // Recovery may have taken it between the two calls.
+        let txn = TxnId::draw();
+        let name = txn.to_string();
+        let directory = match handle::create_directory(&stack.inner.staging, name.as_bytes()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            made => made.at("create", b"staging")?,
+        };
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => continue,
+            locked => locked.at("lock", b"staging")?,
+        }
         if handle::stat_entry(&stack.inner.staging, name.as_bytes()).is_ok() {
-            return Ok(directory);
+            return Ok((txn, directory));
         }
     }
 }
@@ -208,7 +215,8 @@ pub(crate) fn move_to_carriers(
     disk::fsync(carriers, Boundary::CarrierDirectorySync).at("sync", b"carriers")
 }
 
-/// Records a prepared carrier as its root's, and its transaction as over.
+/// Records a prepared carrier as its root's, and its transaction as over; nothing when it is over
+/// already. But for a squash, a root that has become hot otherwise meanwhile keeps the carriers it has.
 pub(crate) fn commit_carrier(
     stack: &LayerStack,
     txn: TxnId,
@@ -217,13 +225,22 @@ pub(crate) fn commit_carrier(
     layers: &[CarrierId],
 ) -> Result<(), Error> {
     disk::reach(Boundary::CarrierCommit).at("commit", b"carrier")?;
-    stack.inner.local.write(Commit::Ordered, |db| {
-        db.prepare_cached("UPDATE carriers SET state = 'hot' WHERE carrier = ?1")?
-            .execute(params![carrier])?;
-        put_projection(db, pin, layers)?;
-        db.prepare_cached("DELETE FROM transactions WHERE txn = ?1")?.execute(params![txn])?;
-        Ok(())
-    })
+    let needed = stack.inner.local.write(Commit::Ordered, |db| {
+        let kind: Option<String> = db
+            .prepare_cached("DELETE FROM transactions WHERE txn = ?1 RETURNING kind")?
+            .query_row(params![txn], |row| row.get(0))
+            .optional()?;
+        let Some(kind) = kind else { return Ok(true) };
+        let needed = kind == Making::Squash.as_str() || projection(db, pin)?.is_none();
+        let state = if needed { "hot" } else { "condemned" };
+        db.prepare_cached("UPDATE carriers SET state = ?2 WHERE carrier = ?1")?
+            .execute(params![carrier, state])?;
+        if needed {
+            put_projection(db, pin, layers)?;
+        }
+        Ok(needed)
+    })?;
+    if needed { Ok(()) } else { stack.sweep() }
 }
 
 /// Removes the empty staging directory of a finished transaction.
@@ -251,6 +268,11 @@ pub(crate) fn abandon(stack: &LayerStack, txn: TxnId, now: bool) -> Result<(), E
         }
     }
     inner.local.write(Commit::Ordered, |db| {
+        db.prepare_cached(
+            "DELETE FROM carriers WHERE state = 'staging'
+             AND carrier = (SELECT carrier FROM transactions WHERE txn = ?1)",
+        )?
+        .execute(params![txn])?;
         db.prepare_cached("DELETE FROM transactions WHERE txn = ?1")?.execute(params![txn])?;
         Ok(())
     })

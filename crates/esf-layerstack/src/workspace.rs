@@ -4,6 +4,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use esf_core::AttemptId;
 use esf_core::manifest::{RootPin, load_top};
@@ -19,6 +20,11 @@ use crate::sealed::Changes;
 use crate::stack::LayerStack;
 use crate::upper::{self, Purpose};
 use crate::{Error, handle};
+
+/// Between two tries for an attempt's lock.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often to try for an attempt's lock.
+pub(crate) const PATIENT: u32 = 50;
 
 /// Projections deeper than this are made shallow before they are mounted.
 pub const SOFT_DEPTH: usize = 32;
@@ -186,7 +192,7 @@ impl LayerStack {
         if let Some(txn) = txn {
             self.settle_unsettled(txn, false)?;
         }
-        let _claim = self.claim_attempt(attempt)?;
+        let _claim = self.claim_attempt(attempt, PATIENT)?;
         disk::reach(Boundary::WorkspaceDiscard).at("discard", attempt.to_string().as_bytes())?;
         self.inner.trash.take(&self.inner.attempts, &attempt.to_string())?;
         self.inner.local.write(Commit::Ordered, |db| local::delete_workspace(db, attempt))?;
@@ -195,18 +201,23 @@ impl LayerStack {
     }
 
     /// Locks an attempt's directory against other seals and discards; none when there is none.
-    pub(crate) fn claim_attempt(&self, attempt: AttemptId) -> Result<Option<OwnedFd>, Error> {
+    /// Recovery looks at attempts for a moment each: `tries` are 10 milliseconds apart.
+    pub(crate) fn claim_attempt(&self, attempt: AttemptId, tries: u32) -> Result<Option<OwnedFd>, Error> {
         let name = attempt.to_string();
         let home = match handle::open_child(&self.inner.attempts, name.as_bytes()) {
             Ok(home) => home,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).at("open", name.as_bytes()),
         };
-        match rustix::fs::flock(&home, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(home)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::SealConflict { attempt }),
-            Err(error) => Err(error).at("lock", name.as_bytes()),
+        for nth in 1..=tries {
+            match rustix::fs::flock(&home, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(home)),
+                Err(rustix::io::Errno::WOULDBLOCK) if nth < tries => std::thread::sleep(PAUSE),
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(error).at("lock", name.as_bytes()),
+            }
         }
+        Err(Error::SealConflict { attempt })
     }
 
     /// How many carriers a root is stacked of.

@@ -478,3 +478,32 @@ fn an_inode_without_room_for_links_is_copied() {
     fs::remove_dir_all(&links).expect("remove");
     store.check_accounts();
 }
+
+#[test]
+fn many_handles_open_import_and_recover_at_once() {
+    let store = Store::new();
+    let sources: Vec<_> = (0..4).map(|n| store.path(&format!("source{n}"))).collect();
+    for (n, source) in sources.iter().enumerate() {
+        fs::create_dir(source).expect("mkdir");
+        // Two of them are the same tree: one carrier is enough for both.
+        shell(source, &format!("echo {} > f; touch -d @0 f .", n / 2));
+    }
+    let dir = store.stack.directory();
+    std::thread::scope(|scope| {
+        // Every open recovers: what another is making must not be taken for a dead one's.
+        for source in &sources {
+            scope.spawn(move || {
+                for _ in 0..15 {
+                    let stack = LayerStack::open(dir).expect("open");
+                    let imported = import(&stack, source);
+                    let report = stack.verify(imported.sealed.pin(), &()).expect("verify");
+                    assert_eq!(report.damaged, [""; 0]);
+                    drop(stack.scratch().expect("scratch"));
+                }
+            });
+        }
+    });
+    store.check_accounts();
+    assert_eq!(fs::read_dir(store.stack.carriers_directory()).expect("list").count(), 2);
+    assert_eq!(fs::read_dir(dir.join("staging")).expect("list").count(), 0);
+}
