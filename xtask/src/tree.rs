@@ -14,7 +14,8 @@ const LICENCE_FILES: &[&str] = &["LICENSE-MIT", "LICENSE-APACHE"];
 const UNSAFE_HOME: &str = "crates/esf-jail/";
 
 /// Beginnings of paths that exist on somebody's machine only.
-const MACHINE_PATHS: &[&str] = &["/work/", "/root/.cargo", "/root/.rustup", "/Users/", "/tmp/target", "/mnt/c/"];
+const MACHINE_PATHS: &[&str] =
+    &["/work/", "/root/.cargo", "/root/.rustup", "/Users/", "/tmp/target", "/mnt/c/"];
 
 /// This file names them, and no other may.
 const NAMES_MACHINE_PATHS: &str = "xtask/src/tree.rs";
