@@ -66,6 +66,7 @@ impl CgroupHome {
         let Some((top, own)) = layout.unified else {
             return Err(unsupported("no cgroup2 filesystem is mounted"));
         };
+        let own = original_group(&own, name);
         let v1: Vec<_> = layout.v1.iter().map(|(kind, own)| (*kind, own.join(name))).collect();
         let rest: Vec<_> =
             Controller::ALL.into_iter().filter(|kind| !v1.iter().any(|(have, _)| have == kind)).collect();
@@ -181,7 +182,7 @@ fn delegated_parent(
         return Ok((own.into(), wanted));
     }
     if alone_in(own) {
-        let leaf = own.join(format!("{name}.owner"));
+        let leaf = own.join(owner_leaf(name));
         fs::create_dir_all(&leaf).step(|| format!("mkdir {}", leaf.display()))?;
         write(&leaf.join("cgroup.procs"), "0")?;
         enable(own, &wanted)?;
@@ -190,6 +191,19 @@ fn delegated_parent(
     match enable(top, &wanted) {
         Ok(()) => Ok((top.into(), wanted)),
         Err(error) => Err(unsupported(&error.to_string())),
+    }
+}
+
+/// Where an owner moves, so that its own group may give controllers to its children.
+fn owner_leaf(name: &str) -> String {
+    format!("{name}.owner")
+}
+
+/// The group an owner was in before it moved to its leaf.
+fn original_group(own: &Path, name: &str) -> PathBuf {
+    match (own.file_name(), own.parent()) {
+        (Some(last), Some(parent)) if last == owner_leaf(name).as_str() => parent.into(),
+        _ => own.into(),
     }
 }
 
@@ -301,6 +315,13 @@ mod tests {
         assert!(layout.v1.is_empty());
         let outside = Layout::parse(pure, "0::/../other\n");
         assert_eq!(outside.unified, Some((base.into(), base.into())));
+    }
+
+    #[test]
+    fn an_owner_that_moved_finds_its_first_group() {
+        assert_eq!(original_group(Path::new("/c/scope/a.owner"), "a"), Path::new("/c/scope"));
+        assert_eq!(original_group(Path::new("/c/scope/b.owner"), "a"), Path::new("/c/scope/b.owner"));
+        assert_eq!(original_group(Path::new("/"), "a"), Path::new("/"));
     }
 
     #[test]

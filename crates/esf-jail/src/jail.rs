@@ -113,11 +113,13 @@ impl Jail {
         };
         jail.group.limit(&plan.cgroup)?;
         jail.group.delegate(plan.id_base, plan.id_base)?;
-        let lost = |_| Error::Lost { what: "the slot" };
-        wire::send(&jail.init, &text, &[]).map_err(lost)?;
-        jail.execs.make_spare();
-        let answer = wire::receive_within(&jail.init, PATIENCE).map_err(lost)?;
-        let answer = answer.ok_or(Error::Lost { what: "the slot" })?;
+        let lost = || Error::Lost { what: "the slot" };
+        // A slot that failed to prepare itself has closed its end, and left a report before.
+        let sent = wire::send(&jail.init, &text, &[]);
+        if sent.is_ok() {
+            jail.execs.make_spare();
+        }
+        let answer = wire::receive_within(&jail.init, PATIENCE).map_err(|_| lost())?.ok_or_else(lost)?;
         let done: Result<(), Report> = serde_json::from_slice(&answer.bytes)
             .map_err(|error| Error::kernel("read the launch's report", io::Error::other(error)))?;
         done?;

@@ -78,7 +78,8 @@ struct Zygote {
 
 struct Slot {
     group: JailGroup,
-    mounts: OwnedFd,
+    /// Not there if the slot died at once; its owner then finds its report, and nothing to unmount.
+    mounts: Option<OwnedFd>,
 }
 
 impl Zygote {
@@ -153,8 +154,9 @@ impl Zygote {
         match serde_json::from_slice(&message.bytes) {
             Ok(Command::Make) => self.make_and_announce(),
             Ok(Command::Unmount(id)) => {
-                if let (Some(slot), Some(asker)) = (self.slots.get(&id), message.fds.first()) {
-                    unmount_in_child(&slot.mounts, asker);
+                let mounts = self.slots.get(&id).and_then(|slot| slot.mounts.as_ref());
+                if let (Some(mounts), Some(asker)) = (mounts, message.fds.first()) {
+                    unmount_in_child(mounts, asker);
                 }
             }
             Ok(Command::Forget(id)) => drop(self.slots.remove(&id)),
@@ -205,7 +207,7 @@ impl Zygote {
         &self,
         userns: UserNamespace,
         group: &JailGroup,
-    ) -> Result<(OwnedFd, OwnedFd, OwnedFd), Error> {
+    ) -> Result<(OwnedFd, OwnedFd, Option<OwnedFd>), Error> {
         let (ours, theirs) = wire::pair().step(|| "make a slot's socket".into())?;
         let unified = group.open()?;
         let flags = libc::CLONE_NEWNS
@@ -224,8 +226,8 @@ impl Zygote {
                 soft_files: self.soft_files,
             }),
             Fork::Parent { pid, pidfd } => {
-                let mounts = open_proc(pid, "ns/mnt", OFlags::RDONLY)?;
-                Ok((ours, pidfd, mounts))
+                let mounts = open_proc(pid, "ns/mnt", OFlags::RDONLY);
+                Ok((ours, pidfd, mounts.ok()))
             }
         }
     }

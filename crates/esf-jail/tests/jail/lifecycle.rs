@@ -18,6 +18,9 @@ pub(crate) const TESTS: &[crate::Test] = &[
     ("lifecycle::quiesce_leaves_nothing", quiesce_leaves_nothing),
     ("lifecycle::a_leaked_file_is_busy", a_leaked_file_is_busy),
     ("lifecycle::the_probe_sees_a_living_overlay", the_probe_sees_a_living_overlay),
+    ("lifecycle::an_overlay_elsewhere_is_busy", an_overlay_elsewhere_is_busy),
+    ("lifecycle::a_slot_that_cannot_be_made_says_why", a_slot_that_cannot_be_made_says_why),
+    ("lifecycle::what_cannot_be_killed_is_said", what_cannot_be_killed_is_said),
     ("lifecycle::quiesce_kills_everything", quiesce_kills_everything),
     ("lifecycle::a_dropped_jail_is_gone", a_dropped_jail_is_gone),
     ("lifecycle::a_failed_launch_is_gone", a_failed_launch_is_gone),
@@ -400,4 +403,65 @@ fn described_and_rehearsed() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     let row = esf_jail::rehearse(Path::new("/proc"));
     assert!(!row.ok && row.found.contains("/proc"), "{row:?}");
+}
+
+/// An overlay that no mount of the jail shows: only the probe sees it.
+fn an_overlay_elsewhere_is_busy() {
+    let world = World::new();
+    let plan = world.host_plan("a");
+    let (upper, work) = overlay_of(&plan);
+    let other_work = world.layer("other.work");
+    let context = rustix::mount::fsopen(c"overlay", rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    let lower = world.layer("empty");
+    for (key, path) in [("lowerdir", &lower), ("upperdir", &upper), ("workdir", &other_work)] {
+        rustix::mount::fsconfig_set_string(&context, key, path.to_str().unwrap()).unwrap();
+    }
+    rustix::mount::fsconfig_create(&context).unwrap();
+    let jail = world.launch(&plan);
+    match jail.quiesce() {
+        Err(QuiesceError::Busy { mount }) => assert_eq!(mount, upper),
+        other => panic!("{other:?}"),
+    }
+    drop(context);
+    assert!(!upper_in_use(&upper, &work).unwrap());
+}
+
+fn a_slot_that_cannot_be_made_says_why() {
+    let world = World::with_slots(0);
+    let plan = world.host_plan("a");
+    fs::remove_dir_all(world.dir.path()).unwrap();
+    let error = world.zygote.launch(&plan).map(drop).unwrap_err();
+    assert!(error.to_string().contains("clone the mount of"), "{error}");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+    fs::create_dir_all(world.dir.path()).unwrap();
+    assert_eq!(world.groups(), 0);
+}
+
+/// A process in a frozen v1 group cannot die; the owner is told and goes on.
+fn what_cannot_be_killed_is_said() {
+    let freezer = Path::new("/sys/fs/cgroup/freezer");
+    if !freezer.join("cgroup.procs").exists() {
+        eprintln!("skipped: there is no v1 freezer to stand in for a process stuck in the kernel");
+        return;
+    }
+    let world = World::new();
+    let jail = world.host_jail("a");
+    let process = start(&jail, &spec(&["sleep", "1000"]));
+    let frozen = freezer.join(format!("jail-test-{}", std::process::id()));
+    fs::create_dir(&frozen).unwrap();
+    let info = {
+        use std::os::fd::AsRawFd;
+        fs::read_to_string(format!("/proc/self/fdinfo/{}", process.pidfd().as_raw_fd())).unwrap()
+    };
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap().trim();
+    fs::write(frozen.join("cgroup.procs"), pid).unwrap();
+    fs::write(frozen.join("freezer.state"), "FROZEN").unwrap();
+    let began = Instant::now();
+    let result = jail.destroy();
+    fs::write(frozen.join("freezer.state"), "THAWED").unwrap();
+    assert!(matches!(result, Err(Error::Unkillable { .. })), "{result:?}");
+    assert!(began.elapsed() < Duration::from_secs(20));
+    eventually("it dies once it can", Duration::from_secs(5), || fs::remove_dir(&frozen).is_ok());
+    drop(world.zygote);
+    reap_leftovers(&world.home).unwrap();
 }
