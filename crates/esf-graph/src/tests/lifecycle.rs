@@ -139,8 +139,11 @@ fn release_refuses_to_lose_changes_and_says_how_many() {
     let problem = fixture.graph.release_attempt(&meta(), release.clone()).expect_err("unsealed").problem();
     assert_eq!(problem.code, "unsealed_changes");
     assert_eq!(problem.context["unsealed"], json!(3));
-    let released =
-        fixture.graph.release_attempt(&meta(), ReleaseAttempt { discard: true, ..release }).expect("discard");
+    let discard = ReleaseAttempt { discard: true, ..release };
+    let request = meta();
+    let released = fixture.graph.release_attempt(&request, discard.clone()).expect("discard");
+    let later = ReleaseAttempt { epoch: None, unsealed: 0, ..discard };
+    assert_eq!(fixture.graph.release_attempt(&request, later).expect("the same was asked"), released);
     assert_eq!(released.status, AttemptStatus::Released);
     assert_eq!(released.private_delta, PrivateDelta::Discarded);
 }
