@@ -69,6 +69,10 @@ impl Store {
         }
         ops::label::check(&request.name).map_err(esf_graph::Error::from)?;
         if let Some(taken) = self.graph().groups()?.into_iter().find(|group| group.name == request.name) {
+            // Perhaps by this very request, sent twice at once.
+            if let Some(created) = self.created_before(meta, &request)? {
+                return Ok(created);
+            }
             let by = taken.group_id.to_string();
             return Err(esf_graph::Error::from(ops::Reject::NameTaken { name: request.name, by }).into());
         }

@@ -98,17 +98,16 @@ impl Store {
     /// `ambiguous_base` when the nearest common ancestor is not one and none was named. Conflicts and a
     /// stale generation are outcomes.
     pub fn merge(&self, meta: &Meta, request: &Merge) -> Result<MergeOutcome, Error> {
-        if !request.dry_run
-            && let Some(reply) = self.graph().recorded_merge(meta)?
-        {
-            return replayed(meta, request, reply);
+        if let Some(outcome) = self.merged_before(meta, request)? {
+            return Ok(outcome);
         }
         // Until the graph names it, nothing but this lock keeps collection from what is made here.
         let _held = self.stack().lock_shared()?;
         let nodes = self.merge_nodes(&request.nodes)?;
         let group = self.graph().group(nodes[0].group_id)?;
         if group.generation != request.expect {
-            return Ok(stale(&group));
+            // Perhaps moved by the outcome of this very request, sent twice at once.
+            return Ok(self.merged_before(meta, request)?.unwrap_or_else(|| stale(&group)));
         }
         let mut fold = Fold {
             pin: root_of(&nodes[0])?,
@@ -162,6 +161,15 @@ impl Store {
         }
         problem.context["clean_merge"] = clean;
         Err(Error::Told(Box::new(problem)))
+    }
+
+    /// The answer to a merge that was committed under this key already.
+    fn merged_before(&self, meta: &Meta, request: &Merge) -> Result<Option<MergeOutcome>, Error> {
+        if request.dry_run {
+            return Ok(None);
+        }
+        let reply = self.graph().recorded_merge(meta)?;
+        reply.map(|reply| replayed(meta, request, reply)).transpose()
     }
 
     fn merge_nodes(&self, ids: &[NodeId]) -> Result<Vec<Node>, Error> {
@@ -288,7 +296,7 @@ impl Store {
     }
 }
 
-/// The answer to a merge that was committed under this key already.
+/// The recorded reply, if it answers this request.
 fn replayed(meta: &Meta, request: &Merge, reply: commit_merge::MergeReply) -> Result<MergeOutcome, Error> {
     if reply.node.parents != request.nodes {
         let text = |nodes: &[NodeId]| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" ");

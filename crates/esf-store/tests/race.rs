@@ -13,7 +13,7 @@ use esf_core::ops::start::Start;
 use esf_core::record::{Changed, Json, Node, Purpose};
 use esf_core::{NodeId, WorkerId};
 use esf_store::Store;
-use support::{Lab, meta, privileged, seal_request};
+use support::{Lab, meta, privileged, request, seal_request};
 
 const THREADS: u64 = 8;
 const ROUNDS: u64 = 4;
@@ -70,6 +70,54 @@ fn rounds(store: &Store, start: NodeId, thread: u64, checked: &AtomicU64) {
             store.prune(&meta(&format!("{key}/prune")), first.node_id, false).unwrap();
         }
     }
+}
+
+/// Not a test by itself: what each of several processes does at once.
+#[test]
+fn child() {
+    let Some(dir) = std::env::var_os("ESF_RACE_DIR") else { return };
+    let dir = std::path::Path::new(&dir);
+    // As close together as may be.
+    while !dir.join("go").exists() {
+        std::hint::spin_loop();
+    }
+    for round in 0..3 {
+        let store = Store::open_or_create(&dir.join("store")).unwrap();
+        let name = format!("g{round}");
+        let made = store.create_group(&meta(&name), request(&name, &dir.join("source")), &()).unwrap();
+        println!("told {} {:?}", made.group.group_id, made.node.root_id.unwrap());
+    }
+}
+
+#[test]
+fn one_request_of_several_processes_at_once_is_done_once() {
+    let dir = tempfile::Builder::new().prefix("esf-test-").tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("source")).unwrap();
+    for index in 0..50 {
+        std::fs::write(dir.path().join(format!("source/{index}")), index.to_string()).unwrap();
+    }
+    let start = || {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env("ESF_RACE_DIR", dir.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let children: Vec<_> = (0..5).map(|_| start()).collect();
+    std::fs::write(dir.path().join("go"), b"").unwrap();
+    let mut told = std::collections::BTreeSet::new();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        told.insert(text.lines().filter(|line| line.starts_with("told")).collect::<Vec<_>>().join("\n"));
+    }
+    assert_eq!(told.len(), 1, "{told:?}");
+    let store = Store::open(&dir.path().join("store")).unwrap();
+    assert_eq!(store.graph().groups().unwrap().len(), 3);
+    assert_eq!(store.fsck(&()).unwrap().damage, Vec::<String>::new());
 }
 
 #[test]
