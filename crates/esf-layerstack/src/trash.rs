@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use esf_core::Name;
-use rustix::fs::{AtFlags, FileType};
+use rustix::fs::{AtFlags, FileType, FlockOperation};
 
 use crate::Error;
 use crate::disk::{self, Boundary};
@@ -73,7 +73,20 @@ impl Trash {
 }
 
 /// Removes everything in `trash` until `stop` says so; counts what resisted.
+///
+/// One remover at a time, of all processes: two would take each other's work for resistance.
 fn empty(trash: &OwnedFd, stop: &dyn Fn() -> bool) -> usize {
+    let alone = handle::open_child(trash, b".").and_then(|lock| {
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        Ok(lock)
+    });
+    let _alone = match alone {
+        Ok(lock) => lock,
+        Err(error) => {
+            tracing::warn!(%error, "cannot lock the trash");
+            return 1;
+        }
+    };
     loop {
         let names = match handle::list(trash) {
             Ok(names) => names,
@@ -149,6 +162,25 @@ pub(crate) fn remove(parent: &OwnedFd, name: &Name) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_removers_do_not_resist_each_other() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for n in 0..20 {
+            for m in 0..20 {
+                std::fs::create_dir_all(dir.path().join(format!("{n}/{m}/x"))).expect("create");
+            }
+        }
+        let handles: Vec<_> =
+            (0..4).map(|_| Trash::new(handle::open_directory(dir.path()).expect("open"))).collect();
+        std::thread::scope(|scope| {
+            for trash in &handles {
+                trash.wake();
+                scope.spawn(|| assert_eq!(trash.empty_now(), 0));
+            }
+        });
+        assert_eq!(std::fs::read_dir(dir.path()).expect("list").count(), 0);
+    }
 
     #[test]
     fn removes_trees_deeper_than_any_path() {
