@@ -161,6 +161,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Problem> {
 }
 
 /// Wall-clock time.
+#[expect(clippy::disallowed_methods, reason = "the edge reads the wall clock")]
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis());
     Timestamp(i64::try_from(since).unwrap_or(i64::MAX))

@@ -9,6 +9,7 @@ mod output;
 mod progress;
 mod quickstart;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -41,5 +42,9 @@ fn start_logging(verbose: u8) {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("ESF_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
 }

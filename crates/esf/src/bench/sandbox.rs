@@ -193,7 +193,7 @@ impl Yard<'_, '_> {
             if !lab.wants(name) {
                 return Ok(());
             }
-            let (value, peer) = lab.pair(samples, || ours(), || crun.run())?;
+            let (value, peer) = lab.pair(samples, &mut *ours, || crun.run())?;
             let floor = Some((peer, "crun run of true"));
             rows.push(Row { name, value, unit: "us", floor, must: Some(must), aim: Some(aim), samples });
             Ok::<_, Problem>(())

@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 
 use esf_control::{Evaluator, Judgement, Outcome, judge};
 use esf_core::ops::evaluate::NewEvaluation;
+use esf_core::policy::OnExpiry;
 use esf_core::record::{self, Attempt, Evaluation, Evidence, Failure, Node, Verdict};
+use esf_core::state::AttemptStatus;
 use esf_core::{Class, Digest, FailureClass, Problem};
 use esf_store::Store;
 use esf_worker::executor::Extra;
 use esf_worker::{ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{find, live, show};
 use crate::args;
@@ -71,12 +73,9 @@ fn attach(
         run_attempt: None,
         epoch: None,
     };
-    let evaluation = record(context, store, "", evaluation)?;
+    let evaluation =
+        store.graph().evaluate(&context.meta("")?, evaluation).map_err(|error| error.problem())?;
     Ok(show::evaluation(&evaluation))
-}
-
-fn record(context: &Context, store: &Store, part: &str, new: NewEvaluation) -> Result<Evaluation, Problem> {
-    store.graph().evaluate(&context.meta(part)?, new).map_err(|error| error.problem())
 }
 
 fn evidence(store: &Store, name: &str, bytes: &[u8]) -> Result<Evidence, Problem> {
@@ -93,6 +92,14 @@ struct Ready {
 }
 
 impl Ready {
+    /// What the caller asked for, as far as it decides the answer.
+    fn asked(&self, node: &Node, runs: u32) -> Value {
+        json!({
+            "node": node.node_id, "evaluator": self.evaluator.name, "version": self.evaluator.version,
+            "digest": self.digest, "runs": runs,
+        })
+    }
+
     fn read(store: &Store, node: &Node, path: &Path) -> Result<Self, Problem> {
         let bad = |message: String| {
             Problem::new(Class::Usage, "bad_evaluator", message).found(path.display().to_string())
@@ -107,6 +114,9 @@ impl Ready {
         Ok(Self { digest: evaluator.digest(files_digest.as_ref()), evaluator, files, hide })
     }
 }
+
+/// How often a repeated request may find the sandbox of an earlier one gone before its end.
+const STARTS: usize = 16;
 
 /// One digest over names, modes and bytes of the evaluator's files, in the order of their names.
 fn files_digest(directory: &Path) -> Result<Digest, Problem> {
@@ -174,107 +184,118 @@ fn run(
     let mut evaluations = Vec::new();
     for number in 0..runs {
         let part = if runs == 1 { String::new() } else { number.to_string() };
-        // A repeated request is answered from the record; nothing runs again.
-        let known =
-            store.graph().recorded_evaluation(&context.meta(&part)?).map_err(|error| error.problem())?;
-        let evaluation = match known {
-            Some(evaluation) => evaluation,
-            None => run_once(context, store, node, &ready, &part)?,
-        };
-        evaluations.push(evaluation);
+        let asked = ready.asked(node, runs);
+        evaluations.push(Asking { context, store, node, ready: &ready, part, asked }.answer()?);
     }
     Ok(summary(&evaluations))
 }
 
-fn run_once(
-    context: &Context,
-    store: &Store,
-    node: &Node,
-    ready: &Ready,
-    part: &str,
-) -> Result<Evaluation, Problem> {
-    let mut client = context.worker()?;
-    match start(context, store, node, ready, part, &mut client) {
-        Ok(attempt) => {
-            // Recorded under the run's own lease, so the release comes after it, whatever it came to.
-            let recorded = judge_in(context, ready, part, &mut client, &attempt)
-                .and_then(|judged| record_run(context, store, node, ready, part, judged, Some(&attempt)));
-            let released =
-                client.release(context.request_meta(&format!("{part}/release")), attempt.attempt_id, true);
-            if let Err(problem) = released {
-                tracing::warn!(%problem, "the evaluation's attempt ends at its lifetime instead");
-            }
-            recorded
+/// One evaluation that was asked for.
+struct Asking<'a> {
+    context: &'a Context,
+    store: &'a Store,
+    node: &'a Node,
+    ready: &'a Ready,
+    /// Its part of the request's idempotency key.
+    part: String,
+    asked: Value,
+}
+
+impl Asking<'_> {
+    /// Answers from the record where there is one, else runs. Several that ask the same at once wait
+    /// for the first.
+    fn answer(&self) -> Result<Evaluation, Problem> {
+        let _turn = esf_worker::lock::same_request(self.context.dir(), &self.context.key(&self.part))?;
+        let meta = self.context.meta(&self.part)?;
+        let known = self.store.graph().recorded_asked(&meta, "evaluate", &self.asked);
+        match known.map_err(|error| error.problem())? {
+            Some(evaluation) => Ok(evaluation),
+            None => self.run(),
         }
-        Err(problem) if problem.code == "infra_prepare" || problem.code == "infra_lost" => {
-            let lost = Judged {
-                judgement: judge(Outcome::Lost(FailureClass::InfraPrepare), None, None),
-                outputs: Vec::new(),
-            };
-            record_run(context, store, node, ready, part, lost, None)
-        }
-        Err(problem) => Err(problem),
     }
-}
 
-fn record_run(
-    context: &Context,
-    store: &Store,
-    node: &Node,
-    ready: &Ready,
-    part: &str,
-    Judged { judgement, outputs }: Judged,
-    attempt: Option<&Attempt>,
-) -> Result<Evaluation, Problem> {
-    let keep = |(name, bytes): &(String, Vec<u8>)| evidence(store, name, bytes);
-    let new = NewEvaluation {
-        node: node.node_id,
-        evaluator: record::Evaluator {
-            name: ready.evaluator.name.clone(),
-            version: ready.evaluator.version.clone(),
-            digest: Some(ready.digest),
-        },
-        verdict: judgement.verdict,
-        reward: judgement.reward,
-        metrics: json!(judgement.metrics),
-        failure: judgement.failure.map(|(class, detail)| Failure::new(class, "evaluate", detail)),
-        evidence: outputs
-            .iter()
-            .filter(|(_, bytes)| !bytes.is_empty())
-            .map(keep)
-            .collect::<Result<_, _>>()?,
-        attempt: None,
-        // A run whose lease was lost counts as no run of that attempt: it is an error all the same.
-        run_attempt: attempt.map(|attempt| attempt.attempt_id),
-        epoch: attempt.map(|attempt| attempt.lease_epoch),
-    };
-    record(context, store, part, new)
-}
+    fn run(&self) -> Result<Evaluation, Problem> {
+        let mut client = self.context.worker()?;
+        match self.start(&mut client) {
+            Ok(attempt) => {
+                let run = Run {
+                    context: self.context,
+                    ready: self.ready,
+                    client: &mut client,
+                    attempt: &attempt,
+                    outputs: Vec::new(),
+                };
+                // Recorded under the run's own lease, so the release comes after it, whatever it came to.
+                let recorded = run.judge().and_then(|judged| self.record(judged, Some(&attempt)));
+                let meta = self.context.request_meta(&format!("{}/release", self.part));
+                if let Err(problem) = client.release(meta, attempt.attempt_id, true) {
+                    tracing::warn!(%problem, "the evaluation's attempt ends at its lifetime instead");
+                }
+                recorded
+            }
+            Err(problem) if problem.code == "infra_prepare" || problem.code == "infra_lost" => {
+                let judgement = judge(Outcome::Lost(FailureClass::InfraPrepare), None, None);
+                self.record(Judged { judgement, outputs: Vec::new() }, None)
+            }
+            Err(problem) => Err(problem),
+        }
+    }
 
-fn start(
-    context: &Context,
-    store: &Store,
-    node: &Node,
-    ready: &Ready,
-    part: &str,
-    client: &mut Client,
-) -> Result<Attempt, Problem> {
-    let group = store.graph().group(node.group_id).map_err(|error| error.problem())?;
-    let mut environment = group.default_environment;
-    environment.env.extend(ready.evaluator.environment.clone());
-    let programs = 1 + u64::from(ready.evaluator.score.is_some());
-    let request = ActivateRequest {
-        meta: context.request_meta(&format!("{part}/activate")),
-        node: node.node_id,
-        environment,
-        lifetime_ms: Some(ready.evaluator.timeout_ms.saturating_mul(programs).saturating_add(MARGIN_MS)),
-        on_expiry: Some(esf_core::policy::OnExpiry::Discard),
-        no_wait: false,
-        purpose: ActivatePurpose::Evaluate,
-        extra: Extra { files: ready.files.clone(), hide: ready.hide.clone(), result_channel: true },
-    };
-    client.set_cancel(super::exec::interrupts()?);
-    client.activate(request, &mut live::waiting)
+    fn record(&self, judged: Judged, attempt: Option<&Attempt>) -> Result<Evaluation, Problem> {
+        let Judged { judgement, outputs } = judged;
+        let evaluator = &self.ready.evaluator;
+        let kept = outputs.iter().filter(|(_, bytes)| !bytes.is_empty());
+        let new = NewEvaluation {
+            node: self.node.node_id,
+            evaluator: record::Evaluator {
+                name: evaluator.name.clone(),
+                version: evaluator.version.clone(),
+                digest: Some(self.ready.digest),
+            },
+            verdict: judgement.verdict,
+            reward: judgement.reward,
+            metrics: json!(judgement.metrics),
+            failure: judgement.failure.map(|(class, detail)| Failure::new(class, "evaluate", detail)),
+            evidence: kept
+                .map(|(name, bytes)| evidence(self.store, name, bytes))
+                .collect::<Result<_, _>>()?,
+            attempt: None,
+            run_attempt: attempt.map(|attempt| attempt.attempt_id),
+            epoch: attempt.map(|attempt| attempt.lease_epoch),
+        };
+        let meta = self.context.meta(&self.part)?;
+        self.store.graph().evaluate_asked(&meta, &self.asked, new).map_err(|error| error.problem())
+    }
+
+    fn start(&self, client: &mut Client) -> Result<Attempt, Problem> {
+        let ready = self.ready;
+        let group = self.store.graph().group(self.node.group_id).map_err(|error| error.problem())?;
+        let mut environment = group.default_environment;
+        environment.env.extend(ready.evaluator.environment.clone());
+        let programs = 1 + u64::from(ready.evaluator.score.is_some());
+        let request = ActivateRequest {
+            meta: self.context.request_meta(""),
+            node: self.node.node_id,
+            environment,
+            lifetime_ms: Some(ready.evaluator.timeout_ms.saturating_mul(programs).saturating_add(MARGIN_MS)),
+            on_expiry: Some(OnExpiry::Discard),
+            no_wait: false,
+            purpose: ActivatePurpose::Evaluate,
+            extra: Extra { files: ready.files.clone(), hide: ready.hide.clone(), result_channel: true },
+        };
+        client.set_cancel(super::exec::interrupts()?);
+        for number in 0..STARTS {
+            let meta = self.context.request_meta(&format!("{}/activate/{number}", self.part));
+            let attempt = client.activate(ActivateRequest { meta, ..request.clone() }, &mut live::waiting)?;
+            // The same request may have been cut short after its sandbox was up: that one is gone.
+            let now = self.store.graph().attempt(attempt.attempt_id).map_err(|error| error.problem())?;
+            if now.status == AttemptStatus::Active {
+                return Ok(now);
+            }
+        }
+        Err(Problem::new(Class::Failure, "infra_lost", "every sandbox of this evaluation was lost")
+            .remedy("evaluate under another idempotency key"))
+    }
 }
 
 /// A judgement and what the programs printed.
@@ -283,103 +304,81 @@ struct Judged {
     outputs: Vec<(String, Vec<u8>)>,
 }
 
-/// Runs `command`, then kills what it left, then runs `score`, then reads the result.
-fn judge_in(
-    context: &Context,
-    ready: &Ready,
-    part: &str,
-    client: &mut Client,
-    attempt: &Attempt,
-) -> Result<Judged, Problem> {
-    let mut outputs = Vec::new();
-    let evaluator = &ready.evaluator;
-    let command = step(
-        context,
-        client,
-        attempt,
-        &format!("{part}/command"),
-        evaluator,
-        &evaluator.command,
-        &[],
-        &mut outputs,
-    )?;
-    if matches!(command, Outcome::Lost(_)) {
-        return Ok(Judged { judgement: judge(command, None, None), outputs });
-    }
-    let mut score = None;
-    if let Some(program) = &evaluator.score {
-        // Nothing of the tree's runs beside the scorer, and nothing that it wrote counts as a result.
-        client.kill(attempt.attempt_id, None, 9)?;
-        client.clear_result(attempt.attempt_id)?;
-        let (kind, value) = match command {
-            Outcome::Exited(code) => ("exit", code.to_string()),
-            Outcome::Signalled(signal) => ("signal", signal.to_string()),
-            Outcome::TimedOut => ("timeout", String::new()),
-            Outcome::OutOfMemory => ("oom", String::new()),
-            Outcome::Lost(class) => ("lost", class.as_str().to_owned()),
-        };
-        let told = [("ESF_COMMAND_OUTCOME", kind.to_owned()), ("ESF_COMMAND_CODE", value)];
-        score = Some(step(
-            context,
-            client,
-            attempt,
-            &format!("{part}/score"),
-            evaluator,
-            program,
-            &told,
-            &mut outputs,
-        )?);
-    }
-    let mut bytes = Vec::new();
-    let result = match client.get_file(attempt.attempt_id, Path::new(Extra::RESULT), &mut bytes) {
-        Ok(_) => Some(bytes.as_slice()),
-        Err(problem) if problem.code == "not_found" => None,
-        Err(problem) if problem.code == "infra_lost" => {
-            return Ok(Judged {
-                judgement: judge(Outcome::Lost(FailureClass::InfraLost), None, None),
-                outputs,
-            });
-        }
-        Err(problem) => return Err(problem),
-    };
-    Ok(Judged { judgement: judge(command, score, result), outputs })
+/// One run in its sandbox.
+struct Run<'a> {
+    context: &'a Context,
+    ready: &'a Ready,
+    client: &'a mut Client,
+    attempt: &'a Attempt,
+    outputs: Vec<(String, Vec<u8>)>,
 }
 
-#[allow(clippy::too_many_arguments)]
-fn step(
-    context: &Context,
-    client: &mut Client,
-    attempt: &Attempt,
-    part: &str,
-    evaluator: &Evaluator,
-    program: &[String],
-    told: &[(&str, String)],
-    outputs: &mut Vec<(String, Vec<u8>)>,
-) -> Result<Outcome, Problem> {
-    let request = ExecRequest {
-        actor: context.actor(),
-        attempt: attempt.attempt_id,
-        argv: program.iter().map(Into::into).collect(),
-        env: told.iter().map(|(name, value)| ((*name).into(), value.into())).collect(),
-        cwd: None,
-        user: None,
-        timeout_ms: Some(evaluator.timeout_ms),
-        detach: false,
-        max_output: Some(EVIDENCE_WINDOW),
-        key: None,
-        stdin: false,
-        trace_id: context.trace_id().to_owned(),
-    };
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let name = part.rsplit('/').next().unwrap_or(part);
-    let ended = client.exec(request, None, &mut out, &mut err);
-    outputs.push((format!("{name}.stdout"), out));
-    outputs.push((format!("{name}.stderr"), err));
-    match ended {
-        Ok(result) => Ok(outcome(&result)),
-        Err(problem) if problem.code == "infra_lost" => Ok(Outcome::Lost(FailureClass::InfraLost)),
-        Err(problem) => Err(problem),
+impl Run<'_> {
+    /// Runs `command`, then kills what it left, then runs `score`, then reads the result.
+    fn judge(mut self) -> Result<Judged, Problem> {
+        let evaluator = &self.ready.evaluator;
+        let command = self.step("command", &evaluator.command, &[])?;
+        if matches!(command, Outcome::Lost(_)) {
+            return Ok(Judged { judgement: judge(command, None, None), outputs: self.outputs });
+        }
+        let mut score = None;
+        if let Some(program) = &evaluator.score {
+            // Nothing of the tree's runs beside the scorer, and nothing that it wrote is a result.
+            self.client.kill(self.attempt.attempt_id, None, 9)?;
+            self.client.clear_result(self.attempt.attempt_id)?;
+            score = Some(self.step("score", program, &told(command))?);
+        }
+        let mut bytes = Vec::new();
+        let result = match self.client.get_file(self.attempt.attempt_id, Path::new(Extra::RESULT), &mut bytes)
+        {
+            Ok(_) => Some(bytes.as_slice()),
+            Err(problem) if problem.code == "not_found" => None,
+            Err(problem) if problem.code == "infra_lost" => {
+                let judgement = judge(Outcome::Lost(FailureClass::InfraLost), None, None);
+                return Ok(Judged { judgement, outputs: self.outputs });
+            }
+            Err(problem) => return Err(problem),
+        };
+        Ok(Judged { judgement: judge(command, score, result), outputs: self.outputs })
     }
+
+    fn step(&mut self, name: &str, program: &[String], told: &[(&str, String)]) -> Result<Outcome, Problem> {
+        let request = ExecRequest {
+            actor: self.context.actor(),
+            attempt: self.attempt.attempt_id,
+            argv: program.iter().map(Into::into).collect(),
+            env: told.iter().map(|(name, value)| ((*name).into(), value.into())).collect(),
+            cwd: None,
+            user: None,
+            timeout_ms: Some(self.ready.evaluator.timeout_ms),
+            detach: false,
+            max_output: Some(EVIDENCE_WINDOW),
+            key: None,
+            stdin: false,
+            trace_id: self.context.trace_id().to_owned(),
+        };
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let ended = self.client.exec(request, None, &mut out, &mut err);
+        self.outputs.push((format!("{name}.stdout"), out));
+        self.outputs.push((format!("{name}.stderr"), err));
+        match ended {
+            Ok(result) => Ok(outcome(&result)),
+            Err(problem) if problem.code == "infra_lost" => Ok(Outcome::Lost(FailureClass::InfraLost)),
+            Err(problem) => Err(problem),
+        }
+    }
+}
+
+/// What the scorer is told of the command's end.
+fn told(command: Outcome) -> [(&'static str, String); 2] {
+    let (kind, value) = match command {
+        Outcome::Exited(code) => ("exit", code.to_string()),
+        Outcome::Signalled(signal) => ("signal", signal.to_string()),
+        Outcome::TimedOut => ("timeout", String::new()),
+        Outcome::OutOfMemory => ("oom", String::new()),
+        Outcome::Lost(class) => ("lost", class.as_str().to_owned()),
+    };
+    [("ESF_COMMAND_OUTCOME", kind.to_owned()), ("ESF_COMMAND_CODE", value)]
 }
 
 fn outcome(result: &ExecResult) -> Outcome {

@@ -119,8 +119,9 @@ pub(super) fn diff(context: &Context, arguments: &args::Diff) -> Result<u8, Prob
         }
         return Ok(0);
     }
-    let changes =
+    let mut changes =
         esf_core::diff::diff(store.stack().objects(), &before, &after).map_err(|error| error.problem())?;
+    changes.retain(esf_layerstack::is_told);
     let reply = if arguments.stat { stat(&changes) } else { name_status(&changes) };
     super::print(context, &reply)
 }
@@ -143,6 +144,11 @@ fn sides(store: &Store, arguments: &args::Diff) -> Result<(RootPin, RootPin), Pr
     Ok((find::sealed_root(&parent)?, first))
 }
 
+/// A changed path for people; the top directory is `.`.
+fn shown(change: &Change) -> String {
+    if change.path.is_empty() { ".".to_owned() } else { show_bytes(&change.path) }
+}
+
 fn letter(kind: ChangeKind) -> &'static str {
     match kind {
         ChangeKind::Added => "A",
@@ -155,12 +161,12 @@ fn letter(kind: ChangeKind) -> &'static str {
 fn name_status(changes: &[Change]) -> Reply {
     let lines = changes
         .iter()
-        .map(|change| format!("{}\t{}", letter(change.kind), output::printable(&show_bytes(&change.path))));
+        .map(|change| format!("{}\t{}", letter(change.kind), output::printable(&shown(change))));
     let values: Vec<Value> = changes
         .iter()
-        .map(|change| json!({ "path": show_bytes(&change.path), "change": letter(change.kind) }))
+        .map(|change| json!({ "path": shown(change), "change": letter(change.kind) }))
         .collect();
-    let ids = changes.iter().map(|change| show_bytes(&change.path)).collect();
+    let ids = changes.iter().map(shown).collect();
     let mut table = Table::default();
     for line in lines {
         let (letter, path) = line.split_once('\t').unwrap_or_default();
