@@ -44,7 +44,8 @@ pub fn held(store: &Path) -> bool {
 /// # Errors
 /// When the lock's file cannot be made or locked.
 pub fn same_request(store: &Path, key: &str) -> Result<File, Problem> {
-    let digest = Digest::in_context("esf request lock v1", &[store.as_os_str().as_bytes(), key.as_bytes()].concat());
+    let digest =
+        Digest::in_context("esf request lock v1", &[store.as_os_str().as_bytes(), key.as_bytes()].concat());
     let directory = place::runtime_directory();
     let take = || {
         place::private_directory(&directory)?;

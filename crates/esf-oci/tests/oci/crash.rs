@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("crash::many_live_ones_leave_nothing_behind", many_live_ones),
     ("crash::recovery_needs_no_worker_and_is_done_once", recovery_without_a_worker),
     ("crash::two_commands_start_one_worker", two_commands_start_one_worker),
+    ("crash::killed_at_any_moment_everything_settles", killed_at_any_moment),
 ];
 
 fn bench() -> Bench {
@@ -29,10 +30,13 @@ fn bench() -> Bench {
 
 /// Kills the worker and waits until nobody holds its lock.
 fn kill_worker(bench: &Bench) {
-    let pid = bench.client().worker_pid();
+    kill(bench.client().worker_pid());
+    wait_until(|| !esf_worker::lock::held(&bench.path()));
+}
+
+fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kills");
-    wait_until(|| !esf_worker::lock::held(&bench.path()));
 }
 
 /// Processes of sandboxes of this store: those whose control group bears its name.
@@ -141,6 +145,76 @@ fn recovery_without_a_worker() {
     assert_eq!(leftovers(&bench), Vec::<String>::new());
     drop(bench.client());
     assert_eq!(esf_worker::recover(&bench.store, &executors).expect("asks"), None, "a worker lives");
+}
+
+/// Four clients work without pause while the worker is killed again and again; afterwards every attempt
+/// is settled, what was told to be sealed is there, and nothing is left of the rest.
+fn killed_at_any_moment() {
+    let bench = bench();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let sealed = std::sync::Mutex::new(Vec::new());
+    let own = bench.directory.path().to_str().expect("utf-8").to_owned();
+    let mounts = || {
+        let all = std::fs::read_to_string("/proc/mounts").expect("reads");
+        all.lines().filter(|line| line.contains(&own)).count()
+    };
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let (bench, done, sealed) = (&bench, &done, &sealed);
+            scope.spawn(move || {
+                let exe = std::env::current_exe().expect("this program");
+                for round in 0.. {
+                    if done.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                    let text = format!("{worker}-{round}");
+                    // Whatever fails here fails because the worker was killed; only the end counts.
+                    let _ = work_once(bench, &exe, &text)
+                        .map(|node| sealed.lock().expect("lock").push((node, text)));
+                }
+            });
+        }
+        for round in 0..12 {
+            std::thread::sleep(Duration::from_millis(150 + 67 * (round % 7)));
+            if let Ok(Some(client)) = Client::connect(&bench.path()) {
+                kill(client.worker_pid());
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    bench.client().stop(true).expect("stops");
+    let executor: Arc<dyn Executor> = Arc::new(OciExecutor::new(&bench.path()).expect("an executor"));
+    esf_worker::recover(&bench.store, &[executor]).expect("recovers").expect("no worker lives");
+    let attempts = bench.store.graph().attempts(None).expect("lists");
+    let live: Vec<_> = attempts.iter().filter(|attempt| attempt.status.is_live()).collect();
+    assert!(live.is_empty(), "{live:?}");
+    let sealed = sealed.into_inner().expect("lock");
+    for (node, text) in &sealed {
+        let node = bench.store.graph().node(*node).expect("whoever was told finds it");
+        assert_eq!(bench.file(&node, "own").as_deref(), Some(text.as_bytes()));
+    }
+    println!("{} attempts, {} sealed", attempts.len(), sealed.len());
+    assert_eq!((leftovers(&bench), mounts()), (Vec::new(), 0));
+    // Every delta that is kept can still be saved or given up.
+    for attempt in attempts.iter().filter(|attempt| attempt.private_delta == PrivateDelta::Kept) {
+        bench.client().release(request_meta(), attempt.attempt_id, true).unwrap_or_else(|p| panic!("{p:?}"));
+    }
+    let left = std::fs::read_dir(bench.path().join("attempts")).expect("lists").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let of = |name: &String| name.parse().ok().and_then(|id| bench.store.graph().attempt(id).ok());
+    assert!(left.is_empty(), "{:?}", left.iter().map(of).collect::<Vec<_>>());
+}
+
+fn work_once(
+    bench: &Bench,
+    exe: &std::path::Path,
+    text: &str,
+) -> Result<esf_core::NodeId, esf_core::Problem> {
+    let mut client = Client::connect_or_start(&bench.path(), exe)?;
+    let attempt = client.activate(bench.request(bench.root), &mut |_| {})?;
+    let request = exec(attempt.attempt_id, &["sh", "-c", &format!("printf %s {text} > own; sleep 0.02")]);
+    client.exec(request, None, &mut std::io::sink(), &mut std::io::sink())?;
+    Ok(client.suspend(suspend(attempt.attempt_id))?.node.node_id)
 }
 
 fn two_commands_start_one_worker() {

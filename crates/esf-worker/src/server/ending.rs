@@ -235,9 +235,8 @@ impl Worker {
         let unsealed = if kept && attempt.purpose.has_draft() { self.unsealed(id, discard)? } else { 0 };
         let command = ReleaseAttempt { attempt: id, epoch: None, unsealed, discard, reason: None };
         let released = self.graph().release_attempt(meta, command).map_err(|error| error.problem())?;
-        if kept {
-            self.stack().discard_workspace(id).map_err(|error| error.problem())?;
-        }
+        // Also when no upper was found: a worker that was killed early may have left half a workspace.
+        self.stack().discard_workspace(id).map_err(|error| error.problem())?;
         Ok(released)
     }
 
