@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     start_logging(cli.global.verbose);
     let format = cli.global.output;
     #[cfg(feature = "failpoints")]
-    if let Err(reason) = esf_layerstack::disk::arm(&std::env::var("ESF_FAILPOINTS").unwrap_or_default()) {
+    if let Err(reason) = esf_store::boundary::arm(&std::env::var("ESF_FAILPOINTS").unwrap_or_default()) {
         eprintln!("esf: ESF_FAILPOINTS: {reason}");
         return ExitCode::from(2);
     }

@@ -101,7 +101,7 @@ fn version() -> Reply {
 }
 
 fn boundaries() -> Reply {
-    let names: Vec<String> = esf_layerstack::disk::BOUNDARIES.iter().map(|name| (*name).to_owned()).collect();
+    let names: Vec<String> = esf_store::boundary::all().into_iter().map(str::to_owned).collect();
     Reply { value: json!({ "boundaries": names }), table: Table::lines(names.clone()), ids: names }
 }
 
