@@ -93,7 +93,8 @@ pub(crate) fn receive_with(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> io::
         let parts = &mut [IoSliceMut::new(buffer)];
         match rustix::net::recvmsg(socket, parts, &mut control, flags) {
             Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            // Said once by a peer that closed with messages unread; what it sent before follows.
+            Err(rustix::io::Errno::CONNRESET) => {}
             other => break other?,
         }
     };
@@ -193,6 +194,16 @@ mod tests {
         drop(left);
         assert!(receive(&right).unwrap().is_none());
         assert!(send(&right, b"x", &[]).is_err());
+    }
+
+    #[test]
+    fn a_peers_last_words_arrive() {
+        let (left, right) = pair().unwrap();
+        send(&left, b"never read", &[]).unwrap();
+        send(&right, b"last words", &[]).unwrap();
+        drop(right);
+        assert_eq!(receive(&left).unwrap().unwrap().bytes, b"last words");
+        assert!(receive(&left).unwrap().is_none());
     }
 
     #[test]
