@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -199,12 +200,15 @@ impl JailGroup {
     }
 }
 
-/// The cgroup of one program and its descendants. Reused by later programs once it is empty.
+/// The cgroup of one program and its descendants. Reused by later programs once it is empty, unless
+/// it was killed: the kernel counts a group's kills, and kills at birth what is cloned into a group
+/// with a higher count than its parent's.
 #[derive(Debug)]
 pub(crate) struct ExecGroup {
     pub(crate) directory: OwnedFd,
     events: OwnedFd,
     name: String,
+    killed: AtomicBool,
 }
 
 impl ExecGroup {
@@ -218,10 +222,16 @@ impl ExecGroup {
         rustix::fs::chownat(&directory, "cgroup.procs", owner.0, owner.1, AtFlags::empty())?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let events = rustix::fs::openat(&directory, "cgroup.events", flags, Mode::empty())?;
-        Ok(ExecGroup { directory, events, name })
+        Ok(ExecGroup { directory, events, name, killed: AtomicBool::new(false) })
+    }
+
+    /// Whether a later program may be born into it.
+    pub(crate) fn is_reusable(&self) -> bool {
+        !self.killed.load(Ordering::Acquire)
     }
 
     pub(crate) fn kill(&self) -> io::Result<()> {
+        self.killed.store(true, Ordering::Release);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.directory, "cgroup.kill", flags, Mode::empty())?;
         rustix::io::write(&file, b"1")?;

@@ -46,11 +46,10 @@ impl ExecGroups {
 
     pub(crate) fn take(&self) -> io::Result<ExecGroup> {
         let mut pool = self.pool();
-        if pool.free.is_empty() {
-            pool.collect();
-        }
+        let spent = if pool.free.is_empty() { pool.collect() } else { Vec::new() };
         let free = pool.free.pop();
         drop(pool);
+        spent.into_iter().for_each(|group| self.remove(group));
         free.map_or_else(|| self.make(), Ok)
     }
 
@@ -68,22 +67,29 @@ impl ExecGroups {
         let mut pool = self.pool();
         if !group.is_empty().unwrap_or(false) {
             pool.occupied.push(group);
-        } else if pool.free.len() < MOST_FREE {
+        } else if pool.free.len() < MOST_FREE && group.is_reusable() {
             pool.free.push(group);
         } else {
             drop(pool);
-            // One that stays is removed with the jail.
-            let _ = group.remove(&self.jail);
+            self.remove(group);
         }
+    }
+
+    fn remove(&self, group: ExecGroup) {
+        // One that stays is removed with the jail.
+        let _ = group.remove(&self.jail);
     }
 }
 
 impl Pool {
-    /// Moves groups whose last process ended to the free ones.
-    fn collect(&mut self) {
+    /// Moves groups whose last process ended to the free ones; gives those that cannot be reused.
+    fn collect(&mut self) -> Vec<ExecGroup> {
         let occupied = std::mem::take(&mut self.occupied);
         let (empty, occupied) = occupied.into_iter().partition(|group| group.is_empty().unwrap_or(false));
         self.occupied = occupied;
-        self.free.extend::<Vec<_>>(empty);
+        let empty: Vec<ExecGroup> = empty;
+        let (reusable, spent) = empty.into_iter().partition(ExecGroup::is_reusable);
+        self.free.extend::<Vec<_>>(reusable);
+        spent
     }
 }

@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[crate::Test] = &[
     ("exec::five_hundred_at_once", five_hundred_at_once),
     ("exec::background_lives_on", background_lives_on),
     ("exec::kill_tree_spares_siblings", kill_tree_spares_siblings),
+    ("exec::programs_after_a_kill_live", programs_after_a_kill_live),
     ("exec::one_stuck_program_blocks_no_other", one_stuck_program_blocks_no_other),
     ("exec::ids_and_groups", ids_and_groups),
 ];
@@ -201,6 +202,20 @@ fn background_lives_on() {
     assert!(process.alive());
     drop(process);
     assert_eq!(processes(&jail), 1);
+}
+
+/// A group that was killed once kills what is born into it later; none is handed out again.
+fn programs_after_a_kill_live() {
+    let world = World::new();
+    let jail = world.host_jail("a");
+    for _ in 0..3 {
+        let process = start(&jail, &spec(&["sleep", "60"]));
+        process.kill_tree().unwrap();
+        drop(process);
+        for _ in 0..3 {
+            assert_eq!(run(&jail, &sh("exit 7")).status, ExitStatus::Code(7));
+        }
+    }
 }
 
 fn kill_tree_spares_siblings() {
