@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     let cli = args::Cli::parse();
     start_logging(cli.global.verbose);
     let format = cli.global.output;
+    raise_open_files();
     #[cfg(feature = "failpoints")]
     if let Err(reason) = esf_store::boundary::arm(&std::env::var("ESF_FAILPOINTS").unwrap_or_default()) {
         eprintln!("esf: ESF_FAILPOINTS: {reason}");
@@ -32,6 +33,15 @@ fn main() -> ExitCode {
             ExitCode::from(output::exit_code(&problem))
         }
     }
+}
+
+/// Walking a deep tree holds a descriptor a level: takes as many as this process may have. Sandboxes
+/// get limits of their own.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // A refusal leaves the limit as it was, which does for all but very deep trees.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn start_logging(verbose: u8) {

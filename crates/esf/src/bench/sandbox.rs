@@ -4,13 +4,22 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
+use esf_core::digest::RequestDigest;
 use esf_core::environment::Environment;
 use esf_core::manifest::RootPin;
+use esf_core::ops::Meta;
+use esf_core::ops::begin_quiesce::BeginQuiesce;
+use esf_core::ops::commit_seal::CommitSeal;
+use esf_core::ops::enqueue::Enqueue;
+use esf_core::ops::start::Start;
 use esf_core::policy::Durability;
-use esf_core::{AttemptId, NodeId, Problem};
+use esf_core::record::{Changed, Purpose};
+use esf_core::{AttemptId, Digest, NodeId, Problem, WorkerId};
 use esf_layerstack::SealRequest;
 use esf_oci::OciExecutor;
 use esf_worker::executor::{Activation, ExecSpec, Executor, Exit, Extra, Sandbox, Stdio};
+
+use serde_json::json;
 
 use super::floor::{self, Crun};
 use super::{Lab, Measured, Row, control, failed, timed};
@@ -81,13 +90,16 @@ impl Yard<'_, '_> {
 
     fn activate(&mut self) -> Result<(AttemptId, Box<dyn Sandbox>), Problem> {
         let attempt = self.next();
+        Ok((attempt, self.start(attempt)?))
+    }
+
+    fn start(&self, attempt: AttemptId) -> Result<Box<dyn Sandbox>, Problem> {
         let workspace =
             self.lab.store.stack().open_workspace(&self.base, attempt).map_err(|error| error.problem())?;
         let (environment, extra) = (Environment::default(), Extra::default());
         let activation =
             Activation { attempt, workspace: &workspace, environment: &environment, extra: &extra };
-        let sandbox = self.executor.activate(activation).map_err(|error| error.problem())?;
-        Ok((attempt, sandbox))
+        self.executor.activate(activation).map_err(|error| error.problem())
     }
 
     fn release(&self, attempt: AttemptId, sandbox: Box<dyn Sandbox>) -> Result<(), Problem> {
@@ -220,28 +232,67 @@ impl Yard<'_, '_> {
         Ok(elapsed)
     }
 
-    /// Fork, activate, exec, seal: durable, through the graph's own commits.
+    /// Fork, activate, exec, seal: durable, with every commit that the worker makes.
     fn cycle(&mut self) -> Measured {
         let key = format!("cycle-{}", self.count);
-        let begun = Instant::now();
-        let draft = control::fork(self.lab, self.node, 1, &key)?;
-        let (attempt, sandbox) = self.activate()?;
-        run_in(sandbox.as_ref(), &["/usr/bin/touch", "/workspace/new"])?;
-        sandbox.quiesce().map_err(|error| error.problem())?;
+        timed(|| {
+            let draft = control::fork(self.lab, self.node, 1, &key)?;
+            let graph = self.lab.store.graph();
+            let meta = |part: &str| self.lab.context.meta(&format!("{key}/{part}"));
+            let told = |error: esf_graph::Error| error.problem();
+            let enqueue = Enqueue {
+                node: draft,
+                environment: Environment::default(),
+                lifetime_ms: None,
+                on_expiry: None,
+                priority: 0,
+                purpose: Purpose::Work,
+            };
+            let attempt = graph.enqueue(&meta("enqueue")?, enqueue).map_err(told)?.attempt_id;
+            let sandbox = self.start(attempt)?;
+            let start = Start { attempt, worker: WorkerId::from_bytes([1; 16]), lease_ms: 30_000 };
+            let started = graph.start(&meta("start")?, start).map_err(told)?;
+            run_in(sandbox.as_ref(), &["/usr/bin/touch", "/workspace/new"])?;
+            let quiesce = BeginQuiesce { attempt, epoch: started.lease.epoch };
+            graph.begin_quiesce(&meta("quiesce")?, quiesce).map_err(told)?;
+            sandbox.quiesce().map_err(|error| error.problem())?;
+            self.seal(attempt, started.lease.epoch, &meta("seal")?)
+        })
+    }
+
+    fn seal(&self, attempt: AttemptId, epoch: u64, meta: &Meta) -> Result<(), Problem> {
         let stack = self.lab.store.stack();
         let request = SealRequest {
             attempt,
             base: self.base,
-            key: key.clone(),
-            request_digest: esf_core::digest::RequestDigest::new(esf_core::Digest::of(key.as_bytes())),
+            key: meta.key.clone(),
+            request_digest: RequestDigest::new(Digest::of(meta.key.as_bytes())),
             durability: Durability::Full,
         };
         let prepared = stack.seal(&request, &()).map_err(|error| error.problem())?;
-        let meta = self.lab.context.meta(&format!("{key}-commit"))?;
-        self.lab.store.graph().register_root(&meta, prepared.sealed()).map_err(|error| error.problem())?;
-        stack.settle_seal(prepared, true).map_err(|error| error.problem())?;
-        let elapsed = begun.elapsed();
-        std::hint::black_box(draft);
-        Ok(elapsed)
+        let changes = prepared.changes();
+        let commit = CommitSeal {
+            attempt,
+            epoch,
+            terminal: false,
+            state: None,
+            message: None,
+            result: json!({}),
+            provenance: json!({}),
+            changed: Changed {
+                added: changes.added,
+                modified: changes.modified,
+                deleted: changes.deleted,
+                bytes: changes.bytes,
+            },
+            reason: None,
+            statement_digest: None,
+        };
+        self.lab
+            .store
+            .graph()
+            .commit_seal(meta, commit, prepared.sealed())
+            .map_err(|error| error.problem())?;
+        stack.settle_seal(prepared, true).map_err(|error| error.problem())
     }
 }
