@@ -11,6 +11,8 @@ use serde::Serialize;
 
 use crate::clock;
 use crate::executor::Executor;
+use crate::logs::failure;
+use crate::place;
 
 /// What was settled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -52,6 +54,13 @@ pub(crate) fn recover_with(
     let mut report = RecoverReport::default();
     for executor in executors {
         report.removed.extend(executor.recover().map_err(|error| error.problem())?);
+    }
+    // Its socket answers nobody; under the lock no other is bound there.
+    match std::fs::remove_file(place::socket(store.directory())) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(failure(&error, "cannot remove a dead worker's socket"));
+        }
+        Ok(()) | Err(_) => {}
     }
     let meta = clock::own_meta(format!("recover/{}", clock::draw()));
     let settled = store.recover(lock, &meta).map_err(|error| error.problem())?;

@@ -194,5 +194,9 @@ impl Drop for Bench {
             Ok(None) => {}
             Err(problem) => eprintln!("cannot reach the worker: {problem:?}"),
         }
+        // What a worker that was killed left outside the store.
+        if let Err(problem) = esf_worker::recover(&self.store, &[]) {
+            eprintln!("cannot recover: {problem:?}");
+        }
     }
 }

@@ -39,8 +39,9 @@ use crate::server::running::{Bell, locked};
 use crate::wire::wait;
 use crate::{clock, place};
 
-/// Stack of a connection's thread; there may be a thousand that wait for their turn.
-const STACK: usize = 512 << 10;
+/// Stack of a connection's thread, on which seals run too; only what is touched costs memory, and there may be a
+/// thousand that wait for their turn.
+const STACK: usize = 2 << 20;
 
 /// How a worker behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
