@@ -1,0 +1,14 @@
+//! Acceptance: the rows of the specification's black-box list, through the binary and nothing else.
+//! Each test has a store of its own; its guard stops the worker and asserts that nothing stays.
+
+mod bad_input;
+mod concurrency;
+mod durability;
+mod examples;
+mod overlay;
+mod processes;
+mod quickstart;
+mod support;
+
+#[cfg(feature = "failpoints")]
+mod crash;
