@@ -234,6 +234,7 @@ impl Yard<'_, '_> {
 
     /// Fork, activate, exec, seal: durable, with every commit that the worker makes.
     fn cycle(&mut self) -> Measured {
+        self.count += 1;
         let key = format!("cycle-{}", self.count);
         timed(|| {
             let draft = control::fork(self.lab, self.node, 1, &key)?;
