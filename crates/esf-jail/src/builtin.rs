@@ -23,6 +23,8 @@ const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
 /// Character devices: name and minor number with major 1, but tty, which is 5:0.
 const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+/// Most pseudo-terminals of one jail.
+const TERMINALS: &str = "128";
 const LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
@@ -71,7 +73,9 @@ pub(crate) fn dev(scratch: &OwnedFd) -> Result<OwnedFd, Error> {
     for (name, mode) in [("pts", 0o755), ("shm", 0o1777)] {
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(mode)).step(|| format!("mkdir {name}"))?;
     }
-    let pts = new_filesystem(c"devpts", &[("ptmxmode", "0666"), ("mode", "0620")], NOSUID | NOEXEC)?;
+    // Terminals are bounded for the machine as a whole; one jail must not take them all.
+    let options = [("ptmxmode", "0666"), ("mode", "0620"), ("max", TERMINALS)];
+    let pts = new_filesystem(c"devpts", &options, NOSUID | NOEXEC)?;
     attach(pts.as_fd(), dev.as_fd(), c"pts")?;
     Ok(dev)
 }

@@ -5,15 +5,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use crate::cgroup::JailGroup;
 use crate::error::{Report, Step};
 use crate::exec_groups::ExecGroups;
-use crate::home::PATIENCE;
+use crate::home::{ANSWER, PATIENCE};
 use crate::init::{NOT_SERVED, request};
 use crate::owner::Shared;
 use crate::plan::layer_path;
@@ -62,9 +63,12 @@ pub struct Jail {
     init_exit: OwnedFd,
     group: JailGroup,
     execs: Arc<ExecGroups>,
+    id_base: u32,
     id_count: u32,
     /// Upper and work directory of each overlay.
     layers: Vec<(PathBuf, PathBuf)>,
+    /// When init last answered anybody.
+    last_answer: Mutex<Instant>,
     ended: bool,
 }
 
@@ -107,8 +111,10 @@ impl Jail {
             init_exit: slot.pidfd,
             group,
             execs,
+            id_base: plan.id_base,
             id_count: plan.id_count,
             layers,
+            last_answer: Mutex::new(Instant::now()),
             ended: false,
         };
         jail.group.limit(&plan.cgroup)?;
@@ -119,7 +125,7 @@ impl Jail {
         if sent.is_ok() {
             jail.execs.make_spare();
         }
-        let answer = wire::receive_within(&jail.init, PATIENCE).map_err(|_| lost())?.ok_or_else(lost)?;
+        let answer = wire::receive_within(&jail.init, ANSWER).map_err(|_| lost())?.ok_or_else(lost)?;
         let done: Result<(), Report> = serde_json::from_slice(&answer.bytes)
             .map_err(|error| Error::kernel("read the launch's report", io::Error::other(error)))?;
         done?;
@@ -136,6 +142,13 @@ impl Jail {
         let mut null = [false; 3];
         for (index, (stream, fd)) in streams.into_iter().enumerate() {
             null[index] = is_null(stream, fd)?;
+            if !null[index] {
+                // Else nobody inside may open /dev/stdout anew, which scripts do.
+                let (uid, gid) =
+                    (Uid::from_raw(self.id_base + spec.uid), Gid::from_raw(self.id_base + spec.gid));
+                rustix::fs::fchown(fd, Some(uid), Some(gid))
+                    .step(|| format!("give {stream} to the program"))?;
+            }
         }
         let group = self.execs.take().map_err(|e| Error::kernel("make a cgroup", e))?;
         let (ours, theirs) = wire::pair().map_err(|e| Error::kernel("make a socket", e))?;
@@ -160,18 +173,30 @@ impl Jail {
         Ok(Process::new(ours, pidfd, group, Arc::clone(&self.execs)))
     }
 
-    /// Init's answer. An init that does not answer is lost to its owner, and killed to make it true:
+    /// Init's answer. An init that answers nobody is lost to its owner, and killed to make it true:
     /// a program inside may have stopped the child that init waits for.
     fn answer(&self, channel: &OwnedFd) -> Option<wire::Message> {
-        match wire::receive_within(channel, PATIENCE) {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                // If even this fails, quiesce or destroy will say so.
-                let _ = self.group.kill();
-                None
+        loop {
+            match wire::receive_within(channel, ANSWER) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    // Many may be waiting in a line that moves.
+                    if self.last_answer().elapsed() > ANSWER {
+                        // If even this fails, quiesce or destroy will say so.
+                        let _ = self.group.kill();
+                        return None;
+                    }
+                }
+                Err(_) => return None,
+                Ok(answer) => {
+                    *self.last_answer() = Instant::now();
+                    return answer;
+                }
             }
-            Err(_) => None,
-            Ok(answer) => answer,
         }
+    }
+
+    fn last_answer(&self) -> MutexGuard<'_, Instant> {
+        self.last_answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self, spec: &ExecSpec) -> Result<(), SpawnError> {

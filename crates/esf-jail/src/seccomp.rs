@@ -27,6 +27,11 @@ enum Rule {
     Clone3,
     /// But pushing input into a terminal.
     Ioctl,
+    /// But leases and delegations: whoever opens a file under one waits for its holder, also a
+    /// program of the host or init, since the host's files that are shown belong to root inside.
+    Fcntl,
+    /// But for init, whose limits its jail lives by.
+    Prlimit,
     /// Unix and internet sockets, and route netlink.
     Socket,
     /// Unix sockets.
@@ -37,14 +42,16 @@ enum Rule {
     Mknod(u32),
 }
 
-const CHECKED: [(&str, u32, Rule); 8] = [
+const CHECKED: [(&str, u32, Rule); 10] = [
     ("ioctl", 16, Rule::Ioctl),
     ("socket", 41, Rule::Socket),
     ("socketpair", 53, Rule::SocketPair),
     ("clone", 56, Rule::Clone),
+    ("fcntl", 72, Rule::Fcntl),
     ("mknod", 133, Rule::Mknod(1)),
     ("personality", 135, Rule::Personality),
     ("mknodat", 259, Rule::Mknod(2)),
+    ("prlimit64", 302, Rule::Prlimit),
     ("clone3", 435, Rule::Clone3),
 ];
 
@@ -52,6 +59,8 @@ const UNKNOWN: Rule = Rule::Errno(libc::ENOSYS);
 /// Numbers from here up are x32's.
 const X32: u32 = 0x4000_0000;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+/// fcntl(2)'s lease on a directory, which libc does not name yet.
+const F_SETDELEG: u32 = 1024 + 16;
 
 /// Every named call with its rule, by number.
 fn table() -> Vec<(u32, &'static str, Rule)> {
@@ -198,6 +207,14 @@ fn leaf(rule: Rule, key: Clone3Key) -> Vec<libc::sock_filter> {
             refuse,
             allow,
         ],
+        Rule::Fcntl => vec![
+            load(low(1)),
+            jump(libc::BPF_JEQ, libc::F_SETLEASE as u32, 1, 0),
+            jump(libc::BPF_JEQ, F_SETDELEG, 0, 1),
+            refuse,
+            allow,
+        ],
+        Rule::Prlimit => vec![load(low(0)), jump(libc::BPF_JEQ, 1, 0, 1), refuse, allow],
         Rule::Socket => vec![
             load(low(0)),
             jump(libc::BPF_JEQ, libc::AF_UNIX as u32, 5, 0),
@@ -305,7 +322,7 @@ mod tests {
         for pair in table.windows(2) {
             assert!(pair[0].0 < pair[1].0, "{pair:?}");
         }
-        assert_eq!(table.len(), 367);
+        assert_eq!(table.len(), 361);
     }
 
     #[test]
@@ -320,7 +337,7 @@ mod tests {
             match rule {
                 Rule::Allow => assert_eq!(verdict, ALLOW, "{number}"),
                 Rule::Errno(errno) => assert_eq!(verdict, says(errno), "{number}"),
-                Rule::Clone | Rule::Clone3 | Rule::Ioctl | Rule::Socket => {}
+                Rule::Clone | Rule::Clone3 | Rule::Ioctl | Rule::Fcntl | Rule::Prlimit | Rule::Socket => {}
                 Rule::SocketPair | Rule::Personality | Rule::Mknod(_) => {}
             }
             assert!(steps <= 32, "{number} takes {steps} steps");
@@ -338,6 +355,13 @@ mod tests {
             }
         }
         assert_eq!(verdict(16, [0, libc::TCGETS, 0, 0, 0, 0]), ALLOW);
+        for command in [libc::F_SETLEASE as u64, F_SETDELEG.into()] {
+            assert_eq!(verdict(72, [3, command, 1, 0, 0, 0]), says(libc::EPERM));
+            assert_eq!(verdict(72, [3, command + high, 1, 0, 0, 0]), says(libc::EPERM));
+        }
+        assert_eq!(verdict(72, [3, libc::F_SETFL as u64, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(verdict(302, [1 + high, 7, 0, 0, 0, 0]), says(libc::EPERM));
+        assert_eq!(verdict(302, [0, 7, 0, 0, 0, 0]), ALLOW);
         let user = libc::CLONE_NEWUSER as u64;
         for flags in [user, user + high, user | 17, libc::CLONE_NEWNS as u64] {
             assert_eq!(verdict(56, [flags, 0, 0, 0, 0, 0]), says(libc::EPERM));

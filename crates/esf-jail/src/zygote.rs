@@ -12,8 +12,10 @@ use std::path::PathBuf;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::MountPropagationFlags;
-use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions};
-use rustix::thread::UnshareFlags;
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, Uid, WaitId, WaitIdOptions, WaitOptions,
+};
+use rustix::thread::{CapabilitiesSecureBits, UnshareFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::JailGroup;
@@ -25,6 +27,10 @@ use crate::{CgroupHome, Error, unmount, wire};
 
 /// Set in the environment of a process that was started to be a zygote.
 pub(crate) const MARK: &str = "JAIL_ZYGOTE";
+
+/// First and number of the host ids that own the user namespaces of slots: each slot has its own,
+/// which no process ever runs as. Above every range of a jail that fits below them.
+const OWNERS: (u32, u32) = (0x7ffc_0000, 0x3_0000);
 
 /// What the owner tells a new zygote.
 #[derive(Serialize, Deserialize)]
@@ -99,6 +105,9 @@ impl Zygote {
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .step(|| "become non-dumpable".into())?;
         let signals = sys::reset_signals().step(|| "reset the signals".into())?;
+        // A change of the user id takes no capability.
+        rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)
+            .step(|| "keep capabilities across a change of ids".into())?;
         let files = rustix::process::getrlimit(Resource::Nofile);
         // Many programs at once need many descriptors; each program gets the old limit back.
         let raised = Rlimit { current: files.maximum, maximum: files.maximum };
@@ -184,8 +193,8 @@ impl Zygote {
     /// Makes a slot; it goes on preparing itself while the zygote goes on.
     fn make(&mut self) -> Result<(String, OwnedFd, OwnedFd), Error> {
         self.setup.home.prepare()?;
-        let userns = user_namespace()?;
         self.made += 1;
+        let userns = user_namespace(self.next_owner())?;
         let id = format!("j-{:08x}-{}", self.token, self.made);
         let group = JailGroup::new(&self.setup.home, &id);
         group.create()?;
@@ -201,6 +210,12 @@ impl Zygote {
                 Err(error)
             }
         }
+    }
+
+    /// An owner for the next slot's user namespace, most likely nobody else's.
+    fn next_owner(&self) -> Uid {
+        let number = u64::from(self.token).wrapping_add(self.made) % u64::from(OWNERS.1);
+        Uid::from_raw(OWNERS.0 + number as u32)
     }
 
     fn fork_slot(
@@ -261,9 +276,20 @@ fn open_proc(pid: Pid, name: &str, flags: OFlags) -> Result<OwnedFd, Error> {
 }
 
 /// Makes a user namespace that lives on by descriptor after the process that began it.
-fn user_namespace() -> Result<UserNamespace, Error> {
+///
+/// The kernel counts what is used inside (inotify instances, timers, queued signals, message
+/// queues) on the namespace's owner as well, by the owner's limits. Were that root, one jail could
+/// leave nothing to its siblings and to the host's own services.
+fn user_namespace(owner: Uid) -> Result<UserNamespace, Error> {
+    let act_as = |id| rustix::thread::set_thread_res_uid(Uid::ROOT, id, Uid::ROOT);
+    act_as(owner).step(|| "act as the namespace's owner".into())?;
     // SAFETY: the zygote has one thread; the child only waits to be killed.
     let fork = unsafe { sys::fork_with(libc::CLONE_NEWUSER as u64, None) };
+    if let Ok(Fork::Parent { .. }) | Err(_) = &fork {
+        act_as(Uid::ROOT).step(|| "act as root again".into())?;
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .step(|| "become non-dumpable again".into())?;
+    }
     match fork.step(|| "clone a user namespace".into())? {
         Fork::Child => loop {
             // SAFETY: pause takes nothing and touches nothing.

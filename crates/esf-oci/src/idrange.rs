@@ -4,7 +4,8 @@
 //!
 //! The region is `0x7000_0000` to `0x7FFB_FFFF`: 4092 ranges of 65536. It lies above what systemd hands
 //! to containers (up to `0x6FFF_FFFF`) and far above subordinate ids of users. Lock files are
-//! `/run/esf/ids/N`.
+//! `/run/esf/ids/N`. The ids above it, `0x7FFC_0000` to `0x7FFE_FFFF`, are the jail's: owners of user
+//! namespaces, as which nothing ever runs.
 
 use std::fs::File;
 use std::io;

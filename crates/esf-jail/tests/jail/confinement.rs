@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use esf_jail::{ExecSpec, ExitStatus, Jail, Mount, Rlimit};
+use esf_jail::{ExecSpec, ExitStatus, Jail, Mount, Rlimit, Stdio};
 
 use crate::support::*;
 
@@ -15,6 +15,8 @@ pub(crate) const TESTS: &[crate::Test] = &[
     ("confinement::system_calls_are_refused", system_calls_are_refused),
     ("confinement::foreign_architectures_die", foreign_architectures_die),
     ("confinement::terminals_cannot_be_fed", terminals_cannot_be_fed),
+    ("confinement::what_is_bounded_for_a_user_is_not_shared", what_is_bounded_for_a_user_is_not_shared),
+    ("confinement::files_of_the_host_cannot_be_leased", files_of_the_host_cannot_be_leased),
     ("confinement::proc_is_masked", proc_is_masked),
     ("confinement::init_is_out_of_reach", init_is_out_of_reach),
     ("confinement::privilege_cannot_be_gained", privilege_cannot_be_gained),
@@ -23,6 +25,7 @@ pub(crate) const TESTS: &[crate::Test] = &[
     ("confinement::resource_limits_hold", resource_limits_hold),
     ("confinement::capabilities_as_planned", capabilities_as_planned),
     ("confinement::landlock_is_applied", landlock_is_applied),
+    ("confinement::streams_can_be_opened_anew", streams_can_be_opened_anew),
     ("confinement::ordinary_programs_work", ordinary_programs_work),
 ];
 
@@ -118,6 +121,8 @@ fn system_calls_are_refused() {
         (with(libc::SYS_socket, &[libc::AF_VSOCK as u64, 1]), libc::EAFNOSUPPORT),
         (with(libc::SYS_socket, &[libc::AF_NETLINK as u64, 3, 9]), libc::EAFNOSUPPORT),
         (with(libc::SYS_mknod, &[0, libc::S_IFCHR.into(), 0x103]), EPERM),
+        (with(libc::SYS_prlimit64, &[1, libc::RLIMIT_NOFILE.into(), 0, 0]), EPERM),
+        (libc::SYS_io_setup.to_string(), libc::ENOSYS),
         // x32, and numbers that no kernel has yet.
         ((0x4000_0000 + libc::SYS_getpid).to_string(), libc::ENOSYS),
         ("1000".into(), libc::ENOSYS),
@@ -144,6 +149,40 @@ fn terminals_cannot_be_fed() {
     let jail = world.host_jail("a");
     let outcome = probe(&jail, &["terminal"]);
     assert_eq!(outcome.stdout, format!("{EPERM}\n{EPERM}\n{EPERM}\n0\n"), "{outcome:?}");
+}
+
+/// One jail takes all it can get; a sibling and this process, which is root, still get some.
+fn what_is_bounded_for_a_user_is_not_shared() {
+    let world = World::new();
+    let (greedy, sibling) = (world.host_jail("a"), world.host_jail("b"));
+    for (what, most) in [("inotify", 100_000), ("timers", 1_000_000), ("terminals", 100_000)] {
+        let (stdin, hold) = std::io::pipe().unwrap();
+        let (out, stdout) = std::io::pipe().unwrap();
+        let stdio = Stdio { stdin: stdin.into(), stdout: stdout.into(), stderr: null() };
+        let taker = spec(&["/probe", "--probe", "take", what, &most.to_string()]);
+        let taker = greedy.exec(&taker, stdio).unwrap();
+        let mut got = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut got).unwrap();
+        assert!(got.trim().parse::<usize>().unwrap() < most, "{what}: {got}");
+        assert_eq!(probe(&sibling, &["take", what, "10"]).stdout, "10\n", "{what}");
+        let own = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--probe", "take", what, "10"])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&own.stdout), "10\n", "{what} of the host");
+        drop(hold);
+        taker.wait(None).unwrap();
+    }
+}
+
+/// A lease makes whoever opens the file wait for its holder: the host's programs, and init.
+fn files_of_the_host_cannot_be_leased() {
+    let world = World::new();
+    let jail = world.host_jail("a");
+    script(&jail, "echo x > own");
+    for path in ["/usr/bin/id", "/workspace/own"] {
+        assert_eq!(probe(&jail, &["lease", path]).stdout, format!("{EPERM}\n"), "{path}");
+    }
 }
 
 fn proc_is_masked() {
@@ -321,6 +360,16 @@ fn capabilities_as_planned() {
     // Init still changes ids for programs.
     let user = ExecSpec { uid: 7, gid: 8, ..sh("id -u") };
     assert_eq!(run(&jail, &user).stdout, "7\n");
+}
+
+fn streams_can_be_opened_anew() {
+    let world = World::new();
+    let jail = world.host_jail("a");
+    let text = "cat < /dev/stdin > /dev/stdout; echo err > /dev/stderr";
+    for (uid, gid) in [(0, 0), (1000, 1001)] {
+        let outcome = run_with(&jail, &ExecSpec { uid, gid, ..sh(text) }, b"in\n").unwrap();
+        assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("in\n", "err\n"));
+    }
 }
 
 fn ordinary_programs_work() {

@@ -20,6 +20,8 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ! {
         "eat" => eat(rest[0].parse().unwrap()),
         "fork" => fork(rest[0].parse().unwrap()),
         "raise" => raise_limits(),
+        "take" => take(&rest[0], rest[1].parse().unwrap()),
+        "lease" => lease(&rest[0]),
         "self" => reopen_self(),
         "landlock" => landlock_layers(),
         other => panic!("no probe {other}"),
@@ -99,6 +101,35 @@ fn fork(most: usize) {
         }
     }
     println!("{most} 0");
+}
+
+/// Takes up to `most` of something that the kernel bounds for each user, prints how many it got, and
+/// keeps them until its input ends.
+fn take(what: &str, most: usize) {
+    let one = || match what {
+        // SAFETY: takes a number, gives a descriptor that is kept.
+        "inotify" => unsafe { libc::inotify_init1(0) as i64 },
+        "terminals" => {
+            use std::os::fd::IntoRawFd;
+            std::fs::File::open("/dev/ptmx").map_or(-1, |file| file.into_raw_fd().into())
+        }
+        _ => {
+            let mut timer: libc::timer_t = std::ptr::null_mut();
+            // SAFETY: without an event structure the default signal is used; the id is stored.
+            unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, std::ptr::null_mut(), &raw mut timer).into() }
+        }
+    };
+    let got = (0..most).take_while(|_| one() >= 0).count();
+    println!("{got}");
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// Asks for a lease of a file.
+fn lease(path: &str) {
+    let file = std::fs::File::open(path).unwrap();
+    // SAFETY: the call takes numbers.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
+    println!("{}", if answer == -1 { errno() } else { 0 });
 }
 
 /// Tries to raise each limit above its hard value.
