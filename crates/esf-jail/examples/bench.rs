@@ -62,6 +62,7 @@ fn launch_rows(zygote: &Zygote, dir: &Path) {
         let jail = zygote.launch(&first).expect("a jail is launched");
         launch.push(micros(began));
         run_true(&jail);
+        std::thread::sleep(std::time::Duration::from_millis(8));
         let began = Instant::now();
         let _rested = jail.quiesce().expect("it comes to rest");
         quiesce.push(micros(began));

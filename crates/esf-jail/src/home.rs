@@ -20,6 +20,9 @@ pub(crate) const REMEDY: &str = "start it in a delegated scope (systemd-run --sc
 /// How long processes may take to die of SIGKILL.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long an answer of a zygote, slot or init may take when nothing else is answered meanwhile.
+pub(crate) const ANSWER: Duration = Duration::from_secs(20);
+
 /// Where the groups of all jails of one owner are.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct CgroupHome {

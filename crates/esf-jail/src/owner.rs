@@ -4,13 +4,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::error::{Report, Step};
-use crate::home::PATIENCE;
+use crate::home::ANSWER;
 use crate::zygote::{self, Announcement, MARK, Setup};
 use crate::{CgroupHome, Error, Jail, Plan, wire};
 
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     control: Option<OwnedFd>,
     /// Held while an announcement is taken.
     taking: Mutex<()>,
+    /// Slots asked for and not taken yet.
+    asked: AtomicUsize,
     child: Mutex<Child>,
     pub(crate) home: CgroupHome,
     warm_slots: usize,
@@ -76,6 +79,7 @@ impl Zygote {
         let shared = Shared {
             control: Some(ours),
             taking: Mutex::new(()),
+            asked: AtomicUsize::new(config.warm_slots),
             child: Mutex::new(child),
             home: config.cgroup_home.clone(),
             warm_slots: config.warm_slots,
@@ -94,7 +98,11 @@ impl Zygote {
     /// [`Error::Plan`] and [`Error::Image`] refuse the plan or what its layers hold;
     /// [`Error::Unsupported`] a limit; [`Error::Lost`] says that the zygote died.
     pub fn launch(&self, plan: &Plan) -> Result<Jail, Error> {
-        Jail::launch(&self.shared, plan)
+        let launched = Jail::launch(&self.shared, plan);
+        // Only now, so that making the next slot takes no time from this launch. A zygote that is
+        // gone is found so by the next launch.
+        let _ = self.shared.refill();
+        launched
     }
 
     /// The zygote's process id.
@@ -121,22 +129,31 @@ impl Shared {
         self.send(&text, fds)
     }
 
-    /// Takes a slot and has it replaced.
+    /// Takes a slot, after asking for one if none is ready or on its way.
     pub(crate) fn take_slot(&self) -> Result<ReadySlot, Error> {
         let _turn = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.warm_slots == 0 {
-            self.command(&zygote::Command::Make, &[])?;
-        }
+        self.ask_up_to(1)?;
         let lost = || Error::Lost { what: "the zygote" };
-        let message = wire::receive_within(self.control(), PATIENCE).map_err(|_| lost())?.ok_or_else(lost)?;
-        if self.warm_slots > 0 {
-            self.command(&zygote::Command::Make, &[])?;
-        }
+        let message = wire::receive_within(self.control(), ANSWER).map_err(|_| lost())?.ok_or_else(lost)?;
+        self.asked.fetch_sub(1, Ordering::SeqCst);
         let announced: Result<Announcement, Report> =
             serde_json::from_slice(&message.bytes).map_err(|_| lost())?;
         let Announcement { id } = announced?;
         let [socket, pidfd]: [OwnedFd; 2] = message.fds.try_into().map_err(|_| lost())?;
         Ok(ReadySlot { id, socket, pidfd })
+    }
+
+    fn refill(&self) -> Result<(), Error> {
+        self.ask_up_to(self.warm_slots)
+    }
+
+    /// Asks for slots until so many are ready or on their way.
+    fn ask_up_to(&self, wanted: usize) -> Result<(), Error> {
+        let more = |asked: usize| (asked < wanted).then_some(asked + 1);
+        while self.asked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok() {
+            self.command(&zygote::Command::Make, &[])?;
+        }
+        Ok(())
     }
 
     /// Has a dead jail's mounts undone, plainly.
@@ -145,7 +162,7 @@ impl Shared {
         let (ours, theirs) = wire::pair().step(|| "make a socket".into())?;
         self.command(&zygote::Command::Unmount(id.into()), &[theirs.as_fd()])?;
         drop(theirs);
-        let message = wire::receive_within(&ours, PATIENCE).map_err(|_| lost())?.ok_or_else(lost)?;
+        let message = wire::receive_within(&ours, ANSWER).map_err(|_| lost())?.ok_or_else(lost)?;
         serde_json::from_slice(&message.bytes).map_err(|_| lost())
     }
 }
