@@ -241,8 +241,10 @@ fn a_key_runs_once() {
     });
     assert_eq!(bench.sh(&attempt, "cat count").ok(), "x\n");
     let other = ExecRequest { argv: vec!["true".into()], ..request(&key) };
-    assert_eq!(bench.run_with(other, None).expect_err("another body").code, "idempotency_conflict");
+    assert_eq!(bench.run_with(other.clone(), None).expect_err("another body").code, "idempotency_conflict");
     bench.suspend(&attempt);
+    let problem = bench.run_with(other, None).expect_err("another body, after the end");
+    assert_eq!(problem.code, "idempotency_conflict");
     let replayed = bench.run_with(request(&key), None).expect("replayed after the end");
     assert_eq!((replayed.result.exit_code, &replayed.out[..]), (Some(4), &b"out\n"[..]));
 }

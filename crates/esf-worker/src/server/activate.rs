@@ -29,6 +29,12 @@ use crate::{clock, place};
 /// How often a client that waits is told its position.
 const NEWS_MS: u64 = 500;
 
+/// Stages of failures before an attempt ever was live.
+const QUEUE: &str = "queue";
+const ACTIVATE: &str = "activate";
+/// The code of a start that came after the attempt's end.
+const OVER: &str = "not_active";
+
 /// What a waiting client sees next.
 enum Turn {
     /// It is live.
@@ -132,19 +138,14 @@ impl Worker {
     ) -> Result<Served, Problem> {
         let id = attempt.attempt_id;
         let now = self.graph().attempt(id).map_err(|error| error.problem())?;
-        if now.status != AttemptStatus::Queued && self.live(id).is_none() {
-            // Asked again after its end: the same answer, when it ever was live.
-            let started = self.graph().recorded::<Started>(&meta.sub("start"), "start");
-            return match started.map_err(|error| error.problem())? {
-                Some(started) => reply(&started.attempt),
-                None => self.what_became(id),
-            };
+        if now.status != AttemptStatus::Queued && !self.is_on_its_way(id) {
+            return self.answer_again(meta, id);
         }
         let bell = Arc::new(Bell::new().map_err(|error| failure(&error, "cannot wait"))?);
         self.join_queue(attempt, &bell)?;
         match self.wait_for_turn(connection, meta, attempt, extra, &bell, no_wait) {
             Ok(Waited::Live(live)) => reply(&live.attempt),
-            Ok(Waited::Over) => self.what_became(id),
+            Ok(Waited::Over) => self.answer_again(meta, id),
             Ok(Waited::Left { gone }) => {
                 self.leave_queue(id, &bell);
                 let problem = Problem::new(Class::Failure, "cancelled", format!("{id} was cancelled"));
@@ -157,13 +158,26 @@ impl Worker {
         }
     }
 
-    /// The end of an attempt that others started, or gave up.
-    fn what_became(&self, id: AttemptId) -> Result<Served, Problem> {
+    /// Whether an attempt waits, is being started or is live; what the graph says may be older than that.
+    fn is_on_its_way(&self, id: AttemptId) -> bool {
+        let state = locked(&self.state);
+        state.live.contains_key(&id)
+            || state.starting.contains_key(&id)
+            || state.queue.iter().any(|queued| queued.waiting.attempt == id)
+    }
+
+    /// The answer of an activation that others brought to its end: the same as they got.
+    fn answer_again(&self, meta: &Meta, id: AttemptId) -> Result<Served, Problem> {
         let attempt = self.graph().attempt(id).map_err(|error| error.problem())?;
-        match attempt.failure {
-            Some(failure) => {
-                Err(Problem::new(Class::Failure, failure.class.as_str(), format!("{id}: {}", failure.detail)))
-            }
+        if let Some(failure) = &attempt.failure
+            && matches!(failure.stage.as_str(), QUEUE | ACTIVATE)
+        {
+            let message = format!("{id}: {}", failure.detail);
+            return Err(Problem::new(Class::Failure, failure.class.as_str(), message));
+        }
+        let started = self.graph().recorded::<Started>(&meta.sub("start"), "start");
+        match started.map_err(|error| error.problem())? {
+            Some(started) => reply(&started.attempt),
             None => reply(&attempt),
         }
     }
@@ -236,6 +250,7 @@ impl Worker {
                         locked(&self.state).admit(self.config.max_live);
                         continue;
                     }
+                    Err(problem) if problem.code == OVER => return Ok(Waited::Over),
                     started => return started.map(Waited::Live),
                 },
                 Turn::Wait(Some(_)) if no_wait => {
@@ -271,13 +286,7 @@ impl Worker {
 
     /// Takes one client out of the wait; the last one to go takes the attempt along.
     fn leave_queue(&self, id: AttemptId, bell: &Arc<Bell>) {
-        let mut state = locked(&self.state);
-        let Some(index) = state.queue.iter().position(|queued| queued.waiting.attempt == id) else { return };
-        let bells = &mut state.queue[index].bells;
-        bells.retain(|other| !Arc::ptr_eq(other, bell));
-        if bells.is_empty() {
-            state.queue.remove(index);
-            drop(state);
+        if locked(&self.state).leave(id, bell, self.config.max_live) {
             self.give_up(id, "cancelled while it waited");
         }
     }
@@ -285,7 +294,7 @@ impl Worker {
     /// Ends a queued attempt for which nobody waits.
     pub(crate) fn give_up(&self, id: AttemptId, why: &str) {
         let meta = clock::own_meta(format!("give-up/{id}"));
-        let command = fail(id, None, FailureClass::Cancelled, "queue", why, false);
+        let command = fail(id, None, FailureClass::Cancelled, QUEUE, why, false);
         if let Err(error) = self.graph().fail_attempt(&meta, command) {
             tracing::warn!(attempt = %id, %error, "cannot record that a queued attempt was given up");
         }
@@ -320,6 +329,12 @@ impl Worker {
         let start = self.start_command(id);
         let started = self.graph().start(&meta.sub("start"), start).map_err(|error| error.problem())?;
         let epoch = started.attempt.lease_epoch;
+        // A repetition gets the stored answer; it must not bring to life what has ended since.
+        let now = self.graph().attempt(id).map_err(|error| error.problem())?;
+        if now.status != AttemptStatus::Active || now.lease_epoch != epoch {
+            let message = format!("{id} is {}", now.status.as_str());
+            return Err(Problem::new(Class::Conflict, OVER, message));
+        }
         let deadline = attempt.lifetime_ms.map(|millis| begun + Duration::from_millis(millis));
         let made = self.make(&started.attempt, extra).and_then(|sandbox| {
             Live::new(started.attempt.clone(), started.lease.lease_id, deadline, sandbox)
@@ -329,7 +344,7 @@ impl Worker {
             Ok(live) => Ok(Arc::new(live)),
             Err(problem) => {
                 let class = FailureClass::InfraPrepare;
-                let failed = fail(id, Some(epoch), class, "activate", &problem.message, false);
+                let failed = fail(id, Some(epoch), class, ACTIVATE, &problem.message, false);
                 let failed = self.graph().fail_attempt(&meta.sub("failed"), failed);
                 let discarded = self.stack().discard_workspace(id);
                 if let (Err(error), _) = (&failed, &discarded) {

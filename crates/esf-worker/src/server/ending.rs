@@ -360,22 +360,23 @@ impl Worker {
 
     /// Ends the worker. Live attempts make it refuse, or end `infra_lost` with their deltas kept.
     pub(crate) fn stop(&self, force: bool) -> Result<(), Problem> {
-        let live: Vec<Arc<Live>> = {
+        let queue = {
             let mut state = locked(&self.state);
-            let at_work = !state.live.is_empty() || !state.starting.is_empty();
-            if at_work && !force {
+            if !force && !(state.live.is_empty() && state.starting.is_empty() && state.queue.is_empty()) {
                 let ids: Vec<String> = state.live.keys().map(ToString::to_string).collect();
                 return Err(Problem::new(Class::Conflict, "worker_busy", "the worker has live attempts")
-                    .found(format!("{} live", ids.len()))
+                    .found(format!("{} live, {} waiting", ids.len(), state.queue.len()))
                     .remedy("suspend or release them first, or force it: they end infra_lost and keep their deltas")
                     .context(json!({ "attempts": ids })));
             }
             state.stopping = true;
-            state.live.values().cloned().collect()
+            std::mem::take(&mut state.queue)
         };
-        for live in live {
-            self.lost(&live, "the worker was stopped", true);
+        for queued in queue {
+            self.give_up(queued.waiting.attempt, "the worker was stopped while it waited");
+            queued.bells.iter().for_each(|bell| bell.ring());
         }
+        // What lives, and what is just being started, is ended by the keeper.
         self.keeper.ring();
         Ok(())
     }

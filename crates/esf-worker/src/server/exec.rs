@@ -142,8 +142,10 @@ impl Worker {
         problem: Problem,
     ) -> Result<Served, Problem> {
         let prepared = self.prepare(request, 0);
-        match self.graph().exec(prepared.exec_id) {
-            Ok(_) => self.replay_stored(connection, request, prepared.exec_id),
+        // Records nothing: a repetition is answered, and anything new is refused since the attempt is over.
+        match self.graph().record_exec(&prepared.meta, prepared.record).map_err(|error| error.problem()) {
+            Ok(recorded) => self.replay_stored(connection, request, recorded.exec.exec_id),
+            Err(conflict) if conflict.code == "idempotency_conflict" => Err(conflict),
             Err(_) => Err(problem),
         }
     }

@@ -21,6 +21,7 @@ enum Cause {
     Died,
     Expired,
     Fenced,
+    Stopped,
 }
 
 impl Worker {
@@ -42,6 +43,9 @@ impl Worker {
             if orphans.is_some_and(|at| at <= Instant::now()) {
                 orphans = None;
                 self.give_up_orphans();
+            }
+            if locked(&self.state).stopping {
+                live.iter().for_each(|live| self.end(live, Cause::Stopped, &mut ending));
             }
             let now = Instant::now();
             for live in live.iter().filter(|live| live.deadline.is_some_and(|at| at <= now)) {
@@ -116,6 +120,7 @@ impl Worker {
             // Once it was brought to rest its sandbox is gone as it should be.
             Cause::Died => worker.lost(&ended, "the sandbox died by itself", false),
             Cause::Fenced => worker.lost(&ended, "its lease was taken by somebody else", true),
+            Cause::Stopped => worker.lost(&ended, "the worker was stopped", true),
         };
         if let Err(error) = std::thread::Builder::new().name("ending".to_owned()).spawn(body) {
             // No thread now: it is still there at the next look.

@@ -90,6 +90,9 @@ struct State {
 impl State {
     /// Admits whoever may live now and wakes those who wait for it.
     fn admit(&mut self, max_live: u64) {
+        if self.stopping {
+            return;
+        }
         let waiting: Vec<Waiting> = self.queue.iter().map(|queued| queued.waiting).collect();
         let live = self.live.values().map(|live| live.attempt.group_id);
         let living: Vec<GroupId> =
@@ -101,6 +104,28 @@ impl State {
             let starting = Starting { waiting: queued.waiting, claimed: false, bells: queued.bells };
             self.starting.insert(attempt, starting);
         }
+    }
+
+    /// Takes one of those who wait for an attempt away; true when it was the last and nobody has begun to
+    /// start it, so that it leaves the queue, or its slot, as well.
+    fn leave(&mut self, id: AttemptId, bell: &Arc<Bell>, max_live: u64) -> bool {
+        let gone = |bells: &mut Vec<Arc<Bell>>| {
+            bells.retain(|other| !Arc::ptr_eq(other, bell));
+            bells.is_empty()
+        };
+        if let Some(index) = self.queue.iter().position(|queued| queued.waiting.attempt == id) {
+            let last = gone(&mut self.queue[index].bells);
+            if last {
+                self.queue.remove(index);
+            }
+            return last;
+        }
+        let last = self.starting.get_mut(&id).is_some_and(|it| !it.claimed && gone(&mut it.bells));
+        if last {
+            self.starting.remove(&id);
+            self.admit(max_live);
+        }
+        last
     }
 
     fn is_idle(&self) -> bool {

@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 /// Where the tree is said to be inside.
 const WORKSPACE: &str = "/workspace";
 
-/// The executor. `FAKE=full` in an environment makes its activation fail.
+/// The executor. `FAKE=full` in an environment makes its activation fail, `FAKE=slow` makes it slow.
 pub(crate) struct Fake;
 
 struct FakeSandbox {
@@ -65,8 +65,10 @@ impl Executor for Fake {
     }
 
     fn activate(&self, activation: Activation<'_>) -> Result<Box<dyn Sandbox>, ExecutorError> {
-        if activation.environment.env.get("FAKE").is_some_and(|text| text == "full") {
-            return Err(ExecutorError::Full { what: "as asked for".to_owned() });
+        match activation.environment.env.get("FAKE").map(String::as_str) {
+            Some("full") => return Err(ExecutorError::Full { what: "as asked for".to_owned() }),
+            Some("slow") => std::thread::sleep(std::time::Duration::from_millis(400)),
+            _ => {}
         }
         let (died, alive) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("pipe");
         let upper = activation.workspace.upper.clone();

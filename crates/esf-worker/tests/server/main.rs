@@ -269,6 +269,33 @@ fn a_failed_activation_gives_its_slot_back_and_leaves_nothing() {
 }
 
 #[test]
+fn who_asks_again_while_it_starts_gets_it_when_it_lives() {
+    let bench = Bench::new(quick());
+    let mut request = bench.request();
+    request.environment.env.insert("FAKE".to_owned(), "slow".to_owned());
+    let (bench_ref, request_ref) = (&bench, &request);
+    let asked = move |delay| {
+        std::thread::sleep(Duration::from_millis(delay));
+        let attempt = asked_again(bench_ref, request_ref.clone());
+        assert_eq!(bench_ref.sh(&attempt, "exit 3").exit_code, Some(3), "it lives when its client is told");
+        attempt
+    };
+    let attempts: Vec<Attempt> = std::thread::scope(|scope| {
+        let all: Vec<_> =
+            [0, 100, 200, 300].map(|delay| scope.spawn(move || asked(delay))).into_iter().collect();
+        all.into_iter().map(|asked| asked.join().expect("no panic")).collect()
+    });
+    assert!(attempts.iter().all(|attempt| attempt == &attempts[0]));
+    bench.client().release(request_meta(), attempts[0].attempt_id, true).expect("releases");
+    assert_eq!(asked_again(&bench, request), attempts[0], "and the same afterwards, without a new life");
+    assert!(bench.client().status().expect("status").live.is_empty());
+}
+
+fn asked_again(bench: &Bench, request: ActivateRequest) -> Attempt {
+    bench.client().activate(request, &mut |_| {}).unwrap_or_else(|problem| panic!("{problem:?}"))
+}
+
+#[test]
 fn a_stop_is_refused_while_something_lives_and_forced_keeps_deltas() {
     let mut bench = Bench::new(quick());
     let attempt = bench.activate();
@@ -280,6 +307,45 @@ fn a_stop_is_refused_while_something_lives_and_forced_keeps_deltas() {
     bench.start(quick());
     let reply = bench.client().suspend(suspend(&attempt)).unwrap_or_else(|problem| panic!("{problem:?}"));
     assert_eq!((reply.changed.added, reply.changed.bytes), (1, 5));
+}
+
+#[test]
+fn a_forced_stop_ends_those_who_wait_too() {
+    let mut bench = Bench::new(WorkerConfig { max_live: 1, ..quick() });
+    let live = bench.activate();
+    let (mut client, request) = (bench.client(), bench.request());
+    let waiting =
+        std::thread::spawn(move || client.activate(request, &mut |_| {}).expect_err("stopped").code);
+    wait_until(|| bench.store.graph().queued().expect("queue").len() == 1);
+    assert_eq!(bench.client().stop(false).expect_err("busy").code, "worker_busy");
+    assert_eq!(bench.stop(), Ok(true));
+    assert_eq!(waiting.join().expect("no panic"), "cancelled");
+    assert_eq!(bench.record(&live).status, AttemptStatus::Failed);
+    assert!(bench.store.graph().queued().expect("queue").is_empty());
+}
+
+#[test]
+fn clients_that_leave_at_any_time_hold_no_slot() {
+    let bench = Bench::new(WorkerConfig { max_live: 1, ..quick() });
+    for round in 0..40 {
+        let held = bench.activate();
+        std::thread::scope(|scope| {
+            let (mut client, request) = (bench.client(), bench.request());
+            let (wait, cancel) = rustix::pipe::pipe().expect("pipe");
+            client.set_cancel(wait);
+            let waiting = scope.spawn(move || client.activate(request, &mut |_| {}));
+            wait_until(|| bench.store.graph().queued().expect("queue").len() == 1);
+            // The slot comes free and the client goes at about the same time, in either order.
+            let freeing = scope.spawn(|| bench.client().release(request_meta(), held.attempt_id, true));
+            std::thread::sleep(Duration::from_micros(round * 100));
+            drop(cancel);
+            freeing.join().expect("no panic").expect("releases");
+            if let Ok(attempt) = waiting.join().expect("no panic") {
+                bench.client().release(request_meta(), attempt.attempt_id, true).expect("releases");
+            }
+        });
+    }
+    bench.activate();
 }
 
 #[test]
