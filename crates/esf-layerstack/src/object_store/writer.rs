@@ -24,17 +24,24 @@ const FULL_COUNT: usize = 1 << 19;
 static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 
 /// Gathers new objects for packs; drops what the store has already. Reads back what it holds.
+///
+/// Who writes holds the store's lock shared from before the first object until something names what
+/// was stored: what a pack is found to have is relied on, and collection, which needs the lock
+/// exclusively, must not take it away in between.
 #[must_use = "objects are stored by `finish` or by `stage` and `publish`"]
 pub struct PackWriter {
     staged: StagedPacks,
     pending: BTreeMap<Digest, (ObjectKind, Vec<u8>)>,
     bytes: usize,
+    /// Whether the packs were looked up since this began: another process may have collected what
+    /// this one knew.
+    looked: bool,
 }
 
 impl PackWriter {
     pub(super) fn new(store: &ObjectStore) -> Self {
         let staged = StagedPacks { store: store.clone(), packs: Vec::new(), relied: false };
-        Self { staged, pending: BTreeMap::new(), bytes: 0 }
+        Self { staged, pending: BTreeMap::new(), bytes: 0, looked: false }
     }
 
     /// Takes an object even if the store has it: for packs that replace others.
@@ -89,6 +96,10 @@ impl ObjectSink for PackWriter {
         debug_assert_eq!(kind.id_of(bytes), *id, "an object under a foreign id");
         if self.pending.contains_key(id) || self.staged.contains(id)? {
             return Ok(());
+        }
+        if !self.looked {
+            self.staged.store.refresh()?;
+            self.looked = true;
         }
         if self.staged.store.contains_durably(id)? {
             self.staged.relied = true;
