@@ -33,6 +33,20 @@ impl Graph {
         self.register_pin(meta, *root.pin())
     }
 
+    /// The same, where what the caller asked for decides whether a request is repeated, and not which
+    /// root came of it: a directory may have changed since.
+    ///
+    /// # Errors
+    /// As for `register_root`.
+    pub fn register_root_asked<B: Serialize>(
+        &self,
+        meta: &Meta,
+        asked: &B,
+        root: &SealedRoot,
+    ) -> Result<RootPin> {
+        self.register_pin_asked(meta, asked, *root.pin())
+    }
+
     /// The root that was registered under this actor and key, if any.
     ///
     /// # Errors
@@ -43,9 +57,13 @@ impl Graph {
 
     /// `register_root` without the proof; within this crate only, where tests need it.
     pub(crate) fn register_pin(&self, meta: &Meta, root: RootPin) -> Result<RootPin> {
+        self.register_pin_asked(meta, &root, root)
+    }
+
+    fn register_pin_asked<B: Serialize>(&self, meta: &Meta, asked: &B, root: RootPin) -> Result<RootPin> {
         meta.check()?;
         let by = meta.clone();
-        let answer = self.mutate(meta, "register_root", &root, move |db, _| {
+        let answer = self.mutate(meta, "register_root", asked, move |db, _| {
             let mut decision = Decision::new(root);
             if apply::insert_root(db, root, &by)? {
                 decision = decision.log(Transition::new(EventKind::RootRegistered).root(Some(root.root)));
@@ -77,6 +95,21 @@ impl Graph {
         self.create_group_pin(meta, command, root.map(|root| *root.pin()))
     }
 
+    /// The same, where what the caller asked for decides whether a request is repeated, and not what
+    /// was found when it was answered.
+    ///
+    /// # Errors
+    /// As for `create_group`.
+    pub fn create_group_asked<B: Serialize>(
+        &self,
+        meta: &Meta,
+        asked: &B,
+        command: CreateGroup,
+        root: Option<&SealedRoot>,
+    ) -> Result<Created> {
+        self.create_group_pin_asked(meta, asked, command, root.map(|root| *root.pin()))
+    }
+
     /// `create_group_with_node` without the proof; within this crate only, where tests need it.
     pub(crate) fn create_group_pin(
         &self,
@@ -84,8 +117,19 @@ impl Graph {
         command: CreateGroup,
         proven: Option<RootPin>,
     ) -> Result<Created> {
-        let (body, by) = (command.clone(), meta.clone());
-        let answer = self.mutate(meta, "create_group", &body, move |db, request| {
+        let body = command.clone();
+        self.create_group_pin_asked(meta, &body, command, proven)
+    }
+
+    fn create_group_pin_asked<B: Serialize>(
+        &self,
+        meta: &Meta,
+        asked: &B,
+        command: CreateGroup,
+        proven: Option<RootPin>,
+    ) -> Result<Created> {
+        let by = meta.clone();
+        let answer = self.mutate(meta, "create_group", asked, move |db, request| {
             if let Some(proven) = proven.filter(|proven| *proven != command.root) {
                 let (expected, found) = (command.root.root.to_string(), proven.root.to_string());
                 return Err(Reject::BadArgument { argument: "root", expected, found }.into());
@@ -149,6 +193,21 @@ impl Graph {
         self.commit_merge_pin(meta, command, root.map(|root| *root.pin()))
     }
 
+    /// The same, where what the caller asked for decides whether a request is repeated, and not what
+    /// came of it.
+    ///
+    /// # Errors
+    /// As for `commit_merge`.
+    pub fn commit_merge_asked<B: Serialize>(
+        &self,
+        meta: &Meta,
+        asked: &B,
+        command: CommitMerge,
+        root: Option<&SealedRoot>,
+    ) -> Result<MergeReply> {
+        self.commit_merge_pin_asked(meta, asked, command, root.map(|root| *root.pin()))
+    }
+
     /// `commit_merge` without the proof; within this crate only, where tests need it.
     pub(crate) fn commit_merge_pin(
         &self,
@@ -156,8 +215,19 @@ impl Graph {
         command: CommitMerge,
         root: Option<RootPin>,
     ) -> Result<MergeReply> {
-        let (body, by) = ((command.clone(), root), meta.clone());
-        let answer = self.mutate(meta, "commit_merge", &body, move |db, request| {
+        let body = (command.clone(), root);
+        self.commit_merge_pin_asked(meta, &body, command, root)
+    }
+
+    fn commit_merge_pin_asked<B: Serialize>(
+        &self,
+        meta: &Meta,
+        asked: &B,
+        command: CommitMerge,
+        root: Option<RootPin>,
+    ) -> Result<MergeReply> {
+        let by = meta.clone();
+        let answer = self.mutate(meta, "commit_merge", asked, move |db, request| {
             let parents = command.parents.iter().map(|id| load::node(db, *id)).collect::<Result<Vec<_>>>()?;
             let Some(ours) = parents.first() else {
                 let expected = "two or more sealed nodes".to_owned();

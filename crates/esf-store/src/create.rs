@@ -33,6 +33,21 @@ pub struct CreateGroup {
     pub policy: PolicyDocument,
 }
 
+impl CreateGroup {
+    /// What the caller asked for, as far as it decides the answer.
+    fn asked(&self) -> Value {
+        json!({
+            "name": self.name, "source": self.source.identity(), "policy": self.policy.digest(),
+            "import": asked_of(&self.import),
+        })
+    }
+}
+
+fn asked_of(options: &ImportOptions) -> Value {
+    let ImportOptions { preserve_owners, skip_special, exclude, relaxed } = options;
+    json!([preserve_owners, skip_special, exclude, relaxed])
+}
+
 /// A new group.
 #[derive(Clone, Debug)]
 pub struct Created {
@@ -76,6 +91,7 @@ impl Store {
             let by = taken.group_id.to_string();
             return Err(esf_graph::Error::from(ops::Reject::NameTaken { name: request.name, by }).into());
         }
+        let asked = request.asked();
         let relaxed = request.policy.policy().durability == Durability::Relaxed;
         let options = ImportOptions { relaxed, ..request.import.clone() };
         let Obtained { pin, skipped, provenance, environment, sealed } =
@@ -90,7 +106,7 @@ impl Store {
             source: request.source.label(),
             provenance,
         };
-        let created = self.graph().create_group_with_node(meta, command, sealed.as_ref())?;
+        let created = self.graph().create_group_asked(meta, &asked, command, sealed.as_ref())?;
         Ok(Created { group: created.group, node: created.node, skipped })
     }
 
@@ -105,27 +121,22 @@ impl Store {
         options: &ImportOptions,
         progress: &dyn Progress,
     ) -> Result<ImportedRoot, Error> {
+        let asked = json!({ "source": source.identity(), "import": asked_of(options) });
+        if let Some(pin) = self.graph().recorded_asked(meta, "register_root", &asked)? {
+            return Ok(ImportedRoot { pin, skipped: Skipped::new() });
+        }
         let Obtained { pin, skipped, sealed, .. } = self.obtain(source, options, progress)?;
         reach(Boundary::ImportRegister)?;
-        if let Some(sealed) = sealed {
-            self.graph().register_root(meta, &sealed)?;
-        }
+        let Some(sealed) = sealed else { return Ok(ImportedRoot { pin, skipped }) };
+        let pin = self.graph().register_root_asked(meta, &asked, &sealed)?;
         Ok(ImportedRoot { pin, skipped })
     }
 
     /// The answer to a request that was committed under this key already.
     fn created_before(&self, meta: &Meta, request: &CreateGroup) -> Result<Option<Created>, Error> {
-        let Some(created) = self.graph().recorded_group(meta)? else { return Ok(None) };
-        let ops::create_group::Created { group, node } = created;
-        let said = |name: &str, source: &str, policy: &dyn std::fmt::Display| {
-            format!("name {name}, source {source}, policy {policy}")
-        };
-        let expected = said(&group.name, &group.source, &group.policy_digest);
-        let found = said(&request.name, &request.source.label(), &request.policy.digest());
-        if expected != found {
-            let (key, operation) = (meta.key.clone(), "create_group");
-            return Err(Error::IdempotencyConflict { key, operation, expected, found });
-        }
+        let created: Option<ops::create_group::Created> =
+            self.graph().recorded_asked(meta, "create_group", &request.asked())?;
+        let Some(ops::create_group::Created { group, node }) = created else { return Ok(None) };
         Ok(Some(Created { group, node, skipped: Skipped::new() }))
     }
 

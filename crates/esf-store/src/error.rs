@@ -106,18 +106,6 @@ pub enum Error {
         /// What was there instead.
         found: String,
     },
-    /// An idempotency key was used for another request.
-    #[error("idempotency key {key:?} was used for another {operation}")]
-    IdempotencyConflict {
-        /// The key.
-        key: String,
-        /// The operation.
-        operation: &'static str,
-        /// What the first request said.
-        expected: String,
-        /// What this one says.
-        found: String,
-    },
 }
 
 impl Error {
@@ -179,10 +167,6 @@ impl Error {
                 crate::statement::unverified(self.to_string(), expected, found)
             }
             Self::BadRequest { expected, .. } => of(Class::Usage, "bad_request").expected(expected.clone()),
-            Self::IdempotencyConflict { expected, found, .. } => of(Class::Conflict, "idempotency_conflict")
-                .expected(expected.clone())
-                .found(found.clone())
-                .remedy("use a new key for a new request"),
         }
     }
 }

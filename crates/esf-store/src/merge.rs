@@ -168,8 +168,9 @@ impl Store {
         if request.dry_run {
             return Ok(None);
         }
-        let reply = self.graph().recorded_merge(meta)?;
-        reply.map(|reply| replayed(meta, request, reply)).transpose()
+        let reply: Option<commit_merge::MergeReply> =
+            self.graph().recorded_asked(meta, "commit_merge", &asked(request))?;
+        Ok(reply.map(|reply| outcome(Some(reply.node), reply.conflicts)))
     }
 
     fn merge_nodes(&self, ids: &[NodeId]) -> Result<Vec<Node>, Error> {
@@ -286,7 +287,7 @@ impl Store {
                 "logical_state": if fold.state.both_changed { "both changed it; ours was kept" } else { "merged" },
             }),
         };
-        match self.graph().commit_merge(meta, command, fold.sealed.as_ref()) {
+        match self.graph().commit_merge_asked(meta, &asked(request), command, fold.sealed.as_ref()) {
             Ok(reply) => Ok(outcome(Some(reply.node), reply.conflicts)),
             Err(error) if error.problem().code == "stale_generation" => {
                 Ok(stale(&self.graph().group(nodes[0].group_id)?))
@@ -296,18 +297,9 @@ impl Store {
     }
 }
 
-/// The recorded reply, if it answers this request.
-fn replayed(meta: &Meta, request: &Merge, reply: commit_merge::MergeReply) -> Result<MergeOutcome, Error> {
-    if reply.node.parents != request.nodes {
-        let text = |nodes: &[NodeId]| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" ");
-        return Err(Error::IdempotencyConflict {
-            key: meta.key.clone(),
-            operation: "merge",
-            expected: text(&reply.node.parents),
-            found: text(&request.nodes),
-        });
-    }
-    Ok(outcome(Some(reply.node), reply.conflicts))
+/// What the caller asked for, as far as it decides the answer.
+fn asked(request: &Merge) -> Value {
+    json!({ "nodes": request.nodes, "expect": request.expect, "base": request.base })
 }
 
 fn outcome(node: Option<Node>, conflicts: Vec<Value>) -> MergeOutcome {
@@ -334,10 +326,10 @@ fn merge_state(state: &mut State, base: &Node, theirs: &Node) {
     }
 }
 
-/// How many paths `after` changes against `before`; attributes alone count as modified.
+/// How many paths `after` changes against `before`, counted as a seal counts them.
 fn changed(objects: &dyn Objects, before: &RootPin, after: &RootPin) -> Result<Changed, Error> {
     let mut changed = Changed::default();
-    for change in diff(objects, before, after)? {
+    for change in diff(objects, before, after)?.iter().filter(|change| esf_layerstack::is_told(change)) {
         match change.kind {
             ChangeKind::Added => changed.added += 1,
             ChangeKind::Modified | ChangeKind::TypeChanged => changed.modified += 1,

@@ -72,6 +72,17 @@ fn may_be_node(text: &str) -> bool {
 }
 
 impl Source {
+    /// What distinguishes it from every other source: for a request's digest, never stored as text.
+    pub(crate) fn identity(&self) -> String {
+        match self {
+            Self::Directory(path) | Self::Tar(path) => {
+                let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                format!("{} {}", self.label(), whole.as_os_str().as_encoded_bytes().escape_ascii())
+            }
+            Self::Node(_) | Self::Root(_) => self.label(),
+        }
+    }
+
     /// How the group records it: the kind and a name, never a path.
     pub fn label(&self) -> String {
         let named = |kind: &str, path: &Path| match path.file_name() {

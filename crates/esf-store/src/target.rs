@@ -40,6 +40,8 @@ impl Target {
         if !is_free(&path)? {
             return Err(Error::TargetExists { path });
         }
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        fs::metadata(parent).map_err(io_error("export into", parent))?;
         let statement = path.with_file_name(joined("", name, ".provenance.json"));
         let partial_statement = path.with_file_name(joined(".", name, ".provenance.json.esf-partial"));
         let file = lock_file(&path, &partial_statement)?;

@@ -20,10 +20,33 @@ fn one_key_imports_once_and_answers_the_same() {
     assert_eq!((first.group.clone(), first.node), (again.group, again.node));
     let error = lab.store.create_group(&meta("k"), request("other", &source), &()).unwrap_err();
     assert_eq!(error.problem().code, "idempotency_conflict");
+    let mut owners = request("g", &source);
+    owners.import.preserve_owners = true;
+    let error = lab.store.create_group(&meta("k"), owners, &()).unwrap_err();
+    assert_eq!(error.problem().code, "idempotency_conflict");
+    let elsewhere = request("g", &lab.path("other/source"));
+    let error = lab.store.create_group(&meta("k"), elsewhere, &()).unwrap_err();
+    assert_eq!(error.problem().code, "idempotency_conflict");
     let error = lab.store.create_group(&meta("l"), request("g", &source), &()).unwrap_err();
     assert_eq!(error.problem().code, "name_taken");
     let reopened = Store::open(lab.store.directory()).unwrap();
     assert_eq!(reopened.graph().groups().unwrap(), [first.group]);
+}
+
+#[test]
+fn one_key_brings_one_root_in_whatever_became_of_the_source() {
+    let lab = Lab::new();
+    let source = lab.path("source");
+    fs::create_dir(&source).unwrap();
+    let (from, options) = (Source::Directory(source.clone()), ImportOptions::default());
+    let first = lab.store.import_root(&meta("k"), &from, &options, &()).unwrap();
+    fs::write(source.join("new"), b"since").unwrap();
+    let again = lab.store.import_root(&meta("k"), &from, &options, &()).unwrap();
+    assert_eq!(again.pin, first.pin);
+    let owners = ImportOptions { preserve_owners: true, ..ImportOptions::default() };
+    let error = lab.store.import_root(&meta("k"), &from, &owners, &()).unwrap_err();
+    assert_eq!(error.problem().code, "idempotency_conflict");
+    assert_ne!(lab.store.import_root(&meta("l"), &from, &options, &()).unwrap().pin, first.pin);
 }
 
 #[test]

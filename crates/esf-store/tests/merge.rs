@@ -256,8 +256,14 @@ fn a_merge_is_answered_once_and_told_when_it_is_late() {
     lab.store.promote(&lab.meta(), Promote { node: first.node_id, expect: 0, replace: false }).unwrap();
     // The same request is answered as before although the group moved on; a new one is stale.
     assert_eq!(merged(lab.store.merge(&meta("k"), &merge(&[&ours, &theirs], 0)).unwrap()), first);
-    let error = lab.store.merge(&meta("k"), &merge(&[&theirs, &ours], 0)).unwrap_err();
-    assert_eq!(error.problem().code, "idempotency_conflict");
+    // One path each, and not the directory around them: as a seal counts.
+    let changed = first.changed.unwrap();
+    assert_eq!((changed.added, changed.modified, changed.deleted), (0, 1, 0));
+    let other_base = Merge { base: Some(start.node_id), ..merge(&[&ours, &theirs], 0) };
+    for other in [merge(&[&theirs, &ours], 0), merge(&[&ours, &theirs], 1), other_base] {
+        let error = lab.store.merge(&meta("k"), &other).unwrap_err();
+        assert_eq!(error.problem().code, "idempotency_conflict");
+    }
     let late = lab.store.merge(&lab.meta(), &merge(&[&ours, &theirs], 0)).unwrap();
     assert_eq!(late, MergeOutcome::Stale { generation: 1, canonical_node_id: first.node_id });
 }
