@@ -362,7 +362,8 @@ impl Worker {
     pub(crate) fn stop(&self, force: bool) -> Result<(), Problem> {
         let queue = {
             let mut state = locked(&self.state);
-            if !force && !(state.live.is_empty() && state.starting.is_empty() && state.queue.is_empty()) {
+            let idle = state.live.is_empty() && state.starting.is_empty() && state.queue.is_empty();
+            if !idle && !force {
                 let ids: Vec<String> = state.live.keys().map(ToString::to_string).collect();
                 return Err(Problem::new(Class::Conflict, "worker_busy", "the worker has live attempts")
                     .found(format!("{} live, {} waiting", ids.len(), state.queue.len()))
