@@ -115,7 +115,10 @@ fn read_result(bytes: &[u8]) -> Judgement {
         (Some(verdict), _) => verdict.parse::<Verdict>(),
         (None, Some(_)) => "scored".parse(),
         (None, None) => {
-            return error(FailureClass::EvaluatorError, "result file: expected a reward or a verdict, found neither");
+            return error(
+                FailureClass::EvaluatorError,
+                "result file: expected a reward or a verdict, found neither",
+            );
         }
     };
     let verdict = match verdict {

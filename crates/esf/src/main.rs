@@ -17,7 +17,14 @@ use clap::Parser;
 fn main() -> ExitCode {
     // A process that was started as the jail's zygote never comes back from this.
     esf_jail::run_if_zygote();
-    let cli = args::Cli::parse();
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    if matches!(&cli.command, args::Command::Worker(worker) if worker.command.is_none()) {
+        // It outlives the command that started it, and whatever that one was handed.
+        esf_jail::close_inherited();
+    }
     start_logging(cli.global.verbose);
     let format = cli.global.output;
     raise_open_files();
@@ -42,6 +49,16 @@ fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // A refusal leaves the limit as it was, which does for all but very deep trees.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Tells that the command line could not be read, or prints the help that was asked for.
+fn usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() && args::wants_json(std::env::args_os().skip(1)) {
+        let problem = output::usage_problem(&error.to_string());
+        output::print_problem(args::Format::Json, &problem);
+        return ExitCode::from(output::exit_code(&problem));
+    }
+    error.exit()
 }
 
 fn start_logging(verbose: u8) {

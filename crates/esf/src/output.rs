@@ -148,6 +148,17 @@ pub(crate) fn exit_code(problem: &Problem) -> u8 {
     }
 }
 
+/// A command line that could not be read, from the parser's text: what is wrong first, then how it
+/// is used.
+pub(crate) fn usage_problem(text: &str) -> Problem {
+    let (what, how) = text.split_once("\n\n").unwrap_or((text, ""));
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = one_line(what.strip_prefix("error: ").unwrap_or(what));
+    let usage = how.split("\n\n").find_map(|part| part.strip_prefix("Usage: ")).map(one_line);
+    let problem = Problem::new(Class::Usage, "usage", message).remedy("see `esf help`");
+    usage.into_iter().fold(problem, Problem::expected)
+}
+
 /// What this build lacks, told the same way everywhere.
 pub(crate) fn not_supported(what: &str, remedy: &str) -> Problem {
     Problem::new(Class::Refused, "not_supported", format!("{what} is not in this build")).remedy(remedy)
@@ -164,6 +175,26 @@ mod tests {
         let text = table.render();
         assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text:?}");
         assert_eq!(text.lines().count(), 2);
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_and_says_how() {
+        let text = "error: unexpected argument 'x' found\n\nUsage: esf fork [OPTIONS] <NODE>\n\nFor more\n";
+        let problem = usage_problem(text);
+        assert_eq!(problem.message, "unexpected argument 'x' found");
+        assert_eq!(problem.expected.as_deref(), Some("esf fork [OPTIONS] <NODE>"));
+        assert_eq!(exit_code(&problem), 2);
+    }
+
+    #[test]
+    fn json_is_seen_in_a_line_that_cannot_be_read() {
+        let wants = |line: &str| crate::args::wants_json(line.split(' ').map(Into::into));
+        for line in ["-o json fork", "fork -ojson", "fork --output json", "--output=jsonl x", "x -o=json"] {
+            assert!(wants(line), "{line}");
+        }
+        for line in ["fork", "-o table fork", "exec a -- -o json", "fork --oops json"] {
+            assert!(!wants(line), "{line}");
+        }
     }
 
     #[test]

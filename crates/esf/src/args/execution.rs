@@ -21,6 +21,14 @@ fn millis(text: &str) -> Result<Millis, ParseUnitError> {
     parse_duration_ms(text).map(Millis)
 }
 
+/// A duration that is not over at once.
+fn some_time(text: &str) -> Result<Millis, String> {
+    match millis(text).map_err(|error| error.to_string())? {
+        Millis(0) => Err("expected more than 0".to_owned()),
+        some => Ok(some),
+    }
+}
+
 fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -65,7 +73,7 @@ pub(crate) struct ActivateOptions {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) disk: Option<Size>,
     /// When the holder seals or discards by itself
-    #[arg(long, value_name = "DUR", value_parser = millis)]
+    #[arg(long, value_name = "DUR", value_parser = some_time)]
     pub(crate) lifetime: Option<Millis>,
     /// none (others are not in this build)
     #[arg(long, value_name = "none|host|allow:…")]
@@ -113,7 +121,7 @@ pub(crate) struct Exec {
     #[arg(short = 'u', long, value_name = "USER")]
     pub(crate) user: Option<String>,
     /// Kill it and all it started after this long (exit 124)
-    #[arg(long, value_name = "DUR", value_parser = millis)]
+    #[arg(long, value_name = "DUR", value_parser = some_time)]
     pub(crate) timeout: Option<Millis>,
     /// Return at once; `esf logs` has the output
     #[arg(long)]
@@ -133,7 +141,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) options: ActivateOptions,
     /// Kill the command after this long (exit 124)
-    #[arg(long, value_name = "DUR", value_parser = millis)]
+    #[arg(long, value_name = "DUR", value_parser = some_time)]
     pub(crate) timeout: Option<Millis>,
     /// Pass standard input on
     #[arg(short, long)]

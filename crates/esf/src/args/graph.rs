@@ -238,6 +238,6 @@ pub(crate) struct RootImport {
 
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// A root or node
+    /// A root, a node, or the path of an export
     pub(crate) id: String,
 }

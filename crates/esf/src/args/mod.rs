@@ -52,6 +52,19 @@ pub(crate) struct Global {
     pub(crate) verbose: u8,
 }
 
+/// Whether a command line that could not be read asks for JSON all the same, as far as one can see.
+pub(crate) fn wants_json(words: impl Iterator<Item = OsString>) -> bool {
+    // What follows `--` belongs to the inner command.
+    let words: Vec<OsString> = words.take_while(|word| word != "--").collect();
+    let named = |word: &OsString| matches!(word.to_str(), Some("-o" | "--output"));
+    let is_json = |text: &str| matches!(text, "json" | "jsonl");
+    let joined = words.iter().filter_map(|word| word.to_str()).any(|word| {
+        let value = word.strip_prefix("--output=").or_else(|| word.strip_prefix("-o"));
+        value.is_some_and(|value| is_json(value.trim_start_matches('=')))
+    });
+    joined || words.windows(2).any(|pair| named(&pair[0]) && pair[1].to_str().is_some_and(is_json))
+}
+
 /// Shape of the output.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {

@@ -45,7 +45,7 @@ pub(super) fn exec(context: &Context, arguments: args::Exec) -> Result<u8, Probl
     };
     let mut client = context.worker()?;
     let (result, captured) = pass_through(context, &mut client, request)?;
-    if context.format != Format::Table || arguments.detach {
+    if context.format != Format::Table || context.quiet || arguments.detach {
         let reply = captured.merge(&result);
         let text = match (context.format, context.quiet) {
             (Format::Table, _) | (_, true) => format!("{}\n", result.exec_id),
@@ -88,7 +88,13 @@ pub(super) fn run(context: &Context, arguments: args::Run) -> Result<u8, Problem
         stdin: arguments.interactive,
         trace_id: context.trace_id().to_owned(),
     };
-    let (result, captured) = pass_through(context, &mut client, request)?;
+    let (result, captured) = match pass_through(context, &mut client, request) {
+        Ok(done) => done,
+        Err(problem) => {
+            give_up(context, &mut client, &attempt, arguments.discard);
+            return Err(problem);
+        }
+    };
     if arguments.discard {
         let attempt = client.release(context.request_meta("release"), attempt.attempt_id, true)?;
         finish(context, &result, json!({ "attempt": attempt, "exec": captured.merge(&result) }), None)?;
@@ -98,6 +104,23 @@ pub(super) fn run(context: &Context, arguments: args::Run) -> Result<u8, Problem
         finish(context, &result, value, Some(&node))?;
     }
     Ok(code(&result))
+}
+
+/// Ends the attempt of a `run` whose command could not be run, so that it takes nobody's place: what
+/// is there all the same is sealed, never lost.
+fn give_up(context: &Context, client: &mut Client, attempt: &Attempt, discard: bool) {
+    let released = client.release(context.request_meta("release"), attempt.attempt_id, discard);
+    match released {
+        Ok(_) => {}
+        Err(problem) if problem.code == "unsealed_changes" => match seal(context, client, attempt) {
+            Ok(SuspendReply { node, .. }) => eprintln!("esf: sealed {}", node.node_id),
+            Err(problem) => {
+                tracing::warn!(attempt = %attempt.attempt_id, %problem, "it stays until its lifetime ends")
+            }
+        },
+        // Its worker is gone, or it has ended already.
+        Err(problem) => tracing::info!(attempt = %attempt.attempt_id, %problem, "nothing to release"),
+    }
 }
 
 fn seal(context: &Context, client: &mut Client, attempt: &Attempt) -> Result<SuspendReply, Problem> {

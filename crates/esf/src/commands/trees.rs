@@ -1,6 +1,7 @@
 //! What is in a root: its entries, its files, what changed. Reads verify what they print.
 
 use std::io::Write;
+use std::path::Path;
 
 use esf_core::diff::{Change, ChangeKind};
 use esf_core::manifest::{EntryKind, RootPin, dump_line, walk};
@@ -185,7 +186,29 @@ fn stat(changes: &[Change]) -> Reply {
     Reply { value, table, ids: Vec::new() }
 }
 
+/// Whether `text` is an export rather than a record: a path that is there, with its statement beside
+/// it, or with a slash, which no record's name has.
+fn is_export(text: &str) -> bool {
+    let path = Path::new(text);
+    path.symlink_metadata().is_ok()
+        && (text.contains('/') || esf_store::statement_beside(path).symlink_metadata().is_ok())
+}
+
+/// An export, against the statement beside it; needs no store.
+fn verify_export(text: &str) -> Result<Reply, Problem> {
+    let verified = esf_store::verify_export(Path::new(text)).map_err(|error| error.problem())?;
+    let table = Table::lines([format!(
+        "{text}: {} of {}, as its statement says (which nobody signed)",
+        verified.format,
+        show::short(&verified.node_id)
+    )]);
+    Ok(Reply { ids: vec![verified.node_id.to_string()], value: json!({ "verified": verified }), table })
+}
+
 pub(super) fn verify(context: &Context, arguments: &args::Verify) -> Result<Reply, Problem> {
+    if is_export(&arguments.id) {
+        return verify_export(&arguments.id);
+    }
     let store = context.open()?;
     let pin = find::root(&store, &arguments.id)?;
     let report = store.stack().verify(&pin, &Bar::new("verifying")).map_err(|error| error.problem())?;

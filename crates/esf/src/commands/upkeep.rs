@@ -112,6 +112,10 @@ pub(super) fn fsck(context: &Context) -> Result<Reply, Problem> {
         let value = json!({ "fsck": { "damage": [], "roots": report.roots, "objects": report.objects, "bytes": report.bytes } });
         return Ok(Reply { value, table, ids: Vec::new() });
     }
+    if context.format == args::Format::Table {
+        let lines = Table::lines(report.damage.iter().cloned());
+        super::print(context, &Reply { value: json!(null), table: lines, ids: Vec::new() })?;
+    }
     Err(Problem::new(
         Class::Damaged,
         "damaged",

@@ -63,17 +63,25 @@ fn create_group(steps: &mut Stepper<'_>, plan: &Plan) -> Result<(String, u64), P
     steps.title(
         "Import the tree as an immutable root, and make a group on it (at most two sandboxes live at once)",
     );
-    let group = steps.free_name("quickstart")?;
-    let reply = steps.esf(&[
-        "group".into(),
-        "create".into(),
-        group.clone().into(),
-        "--from".into(),
-        plan.tree.clone().into(),
-        "--policy".into(),
-        plan.policy.clone().into(),
-        "--skip-special".into(),
-    ])?;
+    let (group, reply) = loop {
+        let group = steps.free_name("quickstart")?;
+        let outcome = steps.esf_any(&[
+            "group".into(),
+            "create".into(),
+            group.clone().into(),
+            "--from".into(),
+            plan.tree.clone().into(),
+            "--policy".into(),
+            plan.policy.clone().into(),
+            "--skip-special".into(),
+        ])?;
+        match (outcome.code, outcome.reply["error"]["code"].as_str()) {
+            (0, _) => break (group, outcome.reply),
+            // Another tour was quicker.
+            (_, Some("name_taken")) => {}
+            (code, _) => return Err(step::failed("the import", code, &outcome.reply)),
+        }
+    };
     let generation =
         reply["group"]["generation"].as_u64().ok_or_else(|| step::surprise("generation", &reply))?;
     Ok((group, generation))

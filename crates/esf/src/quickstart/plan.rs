@@ -3,6 +3,8 @@
 //! command works by hand afterwards.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use esf_core::{Class, Problem};
@@ -130,9 +132,10 @@ fn given_agents(commands: &[String]) -> Vec<Agent> {
 }
 
 fn own_evaluator(place: &Path, test: &str) -> Result<PathBuf, Problem> {
-    let path = place.join("own-test.toml");
     let command = toml::Value::Array(["sh", "-c", test].map(|word| word.to_owned().into()).into());
     let digest = esf_core::Digest::of(test.as_bytes()).to_string();
+    // Another tour on this store may test otherwise, and this one's commands stay true.
+    let path = place.join(format!("own-test-{}.toml", &digest[3..15]));
     let text = format!(
         "name = \"own-test\"\nversion = \"{}\"\ncommand = {command}\ntimeout = \"10m\"\n",
         &digest[3..15]
@@ -154,8 +157,15 @@ fn make_directory(path: &Path) -> Result<(), Problem> {
 fn write(path: &Path, text: &str) -> Result<(), Problem> {
     let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
     let write = || {
-        fs::write(path, text)?;
-        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+        if fs::read(path).is_ok_and(|there| there == text.as_bytes()) {
+            return Ok(());
+        }
+        // Another tour may be reading it: it is whole at every moment.
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let mut new = tempfile::NamedTempFile::new_in(directory)?;
+        new.write_all(text.as_bytes())?;
+        new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        new.persist(path).map(drop).map_err(|error| error.error)
     };
     write().map_err(|error| crate::context::io_problem("write", path, &error))
 }

@@ -113,17 +113,22 @@ fn give_up(lab: &mut Lab, armed: &str, parent: &str) -> bool {
 }
 
 /// Activates `node` in a new worker that carries the boundary. When activation itself reaches it,
-/// that was the crash, and a plain worker does the rest.
+/// that was the crash: the same request then goes on in a plain worker, unless its attempt was lost.
 fn armed_worker(lab: &mut Lab, armed: &str, node: &str) -> (String, bool) {
     lab.stop_worker();
+    let activate = ["-o", "json", "--idempotency-key", node, "activate", node];
     lab.set(FAILPOINTS, armed);
-    let first = lab.output(["-o", "json", "activate", node]);
+    let first = lab.output(activate);
     lab.unset(FAILPOINTS);
     if first.status.success() {
         return (id(&parsed(&first)["attempt"], "attempt_id"), false);
     }
     start_cold(lab, armed);
-    (lab.activate(node), true)
+    let again = lab.output(activate);
+    match again.status.success() {
+        true => (id(&parsed(&again)["attempt"], "attempt_id"), true),
+        false => (lab.activate(node), true),
+    }
 }
 
 /// Ends a worker that survived the panic of a thread, and recovers; a second recovery is idle.

@@ -197,3 +197,20 @@ fn files_go_in_and_out() {
     lab.text(["cp".as_ref(), std::ffi::OsStr::new(&inside), back.as_os_str()]);
     assert_eq!(std::fs::read(&back).unwrap(), b"\0\xffcontent");
 }
+
+#[test]
+fn a_worker_started_on_demand_holds_nothing_of_the_command_that_started_it() {
+    needs_root!();
+    let lab = Lab::new();
+    let node = lab.group("g", &lab.tree("t", "echo hello > hello"));
+    let held = lab.path("held");
+    // As a caller's lock or pipe would be, by a shell that leaves it open.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", r#"exec 7> "$1"; exec "$0" --store "$2" -q activate "$3""#, env!("CARGO_BIN_EXE_esf")]);
+    let output = shell.args([held.as_os_str(), lab.store().as_os_str(), node.as_ref()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let open = std::fs::read_dir(format!("/proc/{}/fd", lab.worker().expect("a worker runs"))).unwrap();
+    let open: Vec<_> = open.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();
+    assert!(!open.contains(&held), "{open:?}");
+    lab.release(String::from_utf8_lossy(&output.stdout).trim());
+}
