@@ -45,5 +45,6 @@ pub use process::{ExitStatus, Process};
 pub use requirements::{Requirement, rehearse, requirements};
 pub use rustix::fs::{Mode, OFlags};
 pub use seccomp::seccomp_digest_source;
+pub use sys::close_inherited;
 pub use unmount::upper_in_use;
 pub use zygote::run_if_zygote;

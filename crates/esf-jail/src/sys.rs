@@ -156,12 +156,21 @@ pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) {
     let mut from = 3;
     for fd in keep.into_iter().chain([u32::MAX]) {
         if fd > from {
-            // SAFETY: closes descriptors of a process that has just been forked and whose owners,
-            // copies of the parent's values, are never dropped: the process ends by `exit_now`.
+            // SAFETY: closes descriptors of a process that has just begun and owns none yet, or was
+            // just forked and whose owners, copies of the parent's values, are never dropped: the
+            // process ends by `exit_now`.
             unsafe { libc::syscall(libc::SYS_close_range, from, fd.wrapping_sub(1), 0) };
         }
         from = fd.wrapping_add(1).max(from);
     }
+}
+
+/// Closes every descriptor but the standard three.
+///
+/// For a program that goes on for long after whoever started it: a lock or a pipe that was handed
+/// down by accident would be held as long. To be called first in `main`, when nothing is open yet.
+pub fn close_inherited() {
+    close_all_but(&[]);
 }
 
 /// Gives every signal its default action and returns the set {SIGCHLD}, blocked.

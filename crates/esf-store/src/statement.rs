@@ -63,7 +63,7 @@ pub(crate) fn write(name: &str, subject: &Subject, predicate: &Value) -> Vec<u8>
 }
 
 /// Where the statement about the export at `path` lies.
-pub(crate) fn beside(path: &Path) -> PathBuf {
+pub fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".provenance.json");
     path.with_file_name(name)
