@@ -61,11 +61,44 @@ fn crash_at(boundary: &str, action: &str) -> bool {
     assert_eq!(lab.dump(&second).matches("d/f").count(), 29, "{armed}");
 
     reached |= give_up(&mut lab, &armed, &base);
-    for args in [vec!["squash", &second], vec!["prune", &second], vec!["gc"]] {
+    reached |= recover_again(&mut lab, &armed, &base);
+    let other = lab.step(&base, "echo other > other");
+    let to = lab.path("exported").display().to_string();
+    let merge = ["--idempotency-key", "merge", "merge", &second, &other, "--expect", "0"];
+    let (output, crashed) = phase(&mut lab, &armed, &merge);
+    reached |= crashed;
+    let merged = id(&parsed(&output)["node"], "node_id");
+    for args in [
+        vec!["export", &merged, "--format", "dir", "--to", &to],
+        vec!["root", "import", &source],
+        vec!["squash", &merged],
+        vec!["prune", &merged],
+        vec!["prune", &first],
+        vec!["gc"],
+    ] {
         reached |= phase(&mut lab, &armed, &args).1;
         assert_sound(&lab, &armed);
     }
+    assert_eq!(std::fs::read(lab.path("exported").join("keep")).unwrap(), b"newer\n", "{armed}");
     reached
+}
+
+/// A worker that dies with a seal to settle and an attempt to end, and a recovery of that which
+/// carries the boundary itself; true when it was reached.
+fn recover_again(lab: &mut Lab, armed: &str, parent: &str) -> bool {
+    let (sealing, _) = armed_worker(lab, "seal-settle=kill", &lab.fork(parent));
+    let working = lab.activate(parent);
+    lab.sh(&sealing, "echo sealed > sealed");
+    lab.sh(&working, "echo unsealed > unsealed");
+    let told = lab.output(["suspend", &sealing]).status.success();
+    assert!(!told && lab.worker().is_none(), "the worker died at its boundary");
+    let (_, crashed) = phase(lab, armed, &["recover"]);
+    start_cold(lab, armed);
+    let record = lab.inspect(&working)["attempt"].clone();
+    assert_eq!(record["failure"]["class"], "infra_lost", "{armed}: {record}");
+    let salvaged = lab.suspend(&working);
+    assert_eq!(lab.cat(&salvaged, "unsealed"), b"unsealed\n", "{armed}");
+    crashed
 }
 
 /// Seals a child of `parent` in a worker that carries the boundary; gives the node, and whether the
