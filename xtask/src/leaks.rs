@@ -12,7 +12,7 @@ use crate::Failure;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Names that only we give: cgroups, temporary files, runtime directories, processes.
-const OUR_NAMES: &[&str] = &["esf"];
+const OUR_NAMES: &[&str] = &["esf", "jail"];
 
 /// Directories in which we may make files: temporary, runtime and default store.
 const OUR_PLACES: &[&str] = &["/tmp", "/var/tmp", "/run", "/dev/shm", "/var/lib"];
