@@ -225,6 +225,10 @@ impl Executor for OciExecutor {
     fn shut_down(&self) {
         // The last handle waits until the zygote has ended, and its jails with it.
         drop(self.zygote.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // Nothing lives any more; what is left is of a zygote that was killed.
+        if let Err(error) = self.recover() {
+            tracing::warn!(%error, "groups of dead sandboxes are left to the next recovery");
+        }
     }
 }
 
