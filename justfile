@@ -10,16 +10,16 @@ fmt:
 # Formatting, clippy, and the checks of the tree
 lint:
     cargo fmt --all --check
-    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
     cargo run -q -p xtask --locked -- check
 
 # The tests that start no sandbox
 test *ARGS:
-    cargo nextest run --workspace --locked --profile fast {{ARGS}}
+    cargo nextest run --workspace --all-features --locked --profile fast {{ARGS}}
 
 # The tests that drive real sandboxes (root)
 privileged *ARGS:
-    cargo nextest run --workspace --locked --profile slow {{ARGS}}
+    cargo nextest run --workspace --all-features --locked --profile slow {{ARGS}}
 
 # The quickstart on the shipped example
 quickstart:
@@ -31,7 +31,7 @@ bench:
 
 # Write golden files anew; review the diff
 bless:
-    ESF_BLESS=1 cargo nextest run --workspace --locked --profile fast
+    ESF_BLESS=1 cargo nextest run --workspace --all-features --locked --profile fast
 
 # What CI does
 ci:
