@@ -33,13 +33,13 @@ pub struct Problem {
     /// One lower-case sentence without a full stop.
     pub message: String,
     /// What would have been accepted.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(default)]
     pub expected: Option<String>,
     /// What was there instead.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(default)]
     pub found: Option<String>,
     /// What to do now.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(default)]
     pub remediation: Option<String>,
     /// Whether the same request may succeed later unchanged.
     pub retryable: bool,

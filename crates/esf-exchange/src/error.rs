@@ -24,7 +24,7 @@ pub enum Error {
         found: u64,
     },
     /// An archive that is broken, hostile or too large.
-    #[error("archive refused: {entry:?} is {what}")]
+    #[error("archive refused: {}{what}", if entry.is_empty() { String::new() } else { format!("{entry:?} is ") })]
     Archive {
         /// The entry's path, or empty.
         entry: String,

@@ -61,7 +61,8 @@ impl LayerStack {
             }
             let lowers = local::projection(db, base)?.ok_or_else(|| missing(base))?;
             if let Some(what) = local::damage(db, base)? {
-                return Err(Error::damaged(b"", what));
+                let path = format!("root {}", base.root);
+                return Err(Error::Damaged { path, what });
             }
             let boot = self.inner.boot.clone();
             let row = WorkspaceRow { base: *base, boot, suspect: false, lowers };

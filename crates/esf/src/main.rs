@@ -26,7 +26,11 @@ fn main() -> ExitCode {
         esf_jail::close_inherited();
     }
     start_logging(cli.global.verbose);
-    let format = cli.global.output;
+    let format = match &cli.command {
+        // Its options are not this build's, so they were not looked into.
+        args::Command::Later(words) if args::wants_json(words.iter().cloned()) => args::Format::Json,
+        _ => cli.global.output,
+    };
     raise_open_files();
     #[cfg(feature = "failpoints")]
     if let Err(reason) = esf_store::boundary::arm(&std::env::var("ESF_FAILPOINTS").unwrap_or_default()) {

@@ -120,12 +120,12 @@ fn json_lines(value: &Value) -> String {
 pub(crate) fn print_problem(format: Format, problem: &Problem) {
     let text = match format {
         Format::Table => {
-            let mut text = format!("esf: {} [{}]\n", printable(&problem.message), problem.code);
+            let mut text = format!("esf: {} [{}]\n", lines(&problem.message), problem.code);
             let details =
                 [("expected", &problem.expected), ("found", &problem.found), ("do", &problem.remediation)];
             for (label, detail) in details {
                 if let Some(detail) = detail {
-                    text.push_str(&format!("  {label}: {}\n", printable(detail)));
+                    text.push_str(&format!("  {label}: {}\n", lines(detail)));
                 }
             }
             text
@@ -134,6 +134,11 @@ pub(crate) fn print_problem(format: Format, problem: &Problem) {
     };
     // A closed stderr leaves nobody to tell; the exit code still says it.
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Text of several lines as an indented block: a parser's message points into what it read.
+fn lines(text: &str) -> String {
+    text.trim_end().lines().map(printable).collect::<Vec<_>>().join("\n    ")
 }
 
 /// The process's exit code for a problem.
