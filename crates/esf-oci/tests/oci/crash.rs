@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("crash::a_client_is_told_and_a_key_is_not_run_again", a_client_is_told),
     ("crash::many_live_ones_leave_nothing_behind", many_live_ones),
     ("crash::recovery_needs_no_worker_and_is_done_once", recovery_without_a_worker),
+    ("crash::a_killed_zygote_leaves_nothing_after_the_worker", a_killed_zygote),
     ("crash::two_commands_start_one_worker", two_commands_start_one_worker),
     ("crash::killed_at_any_moment_everything_settles", killed_at_any_moment),
 ];
@@ -39,18 +40,24 @@ fn kill(pid: u32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kills");
 }
 
-/// Processes of sandboxes of this store: those whose control group bears its name.
-fn leftovers(bench: &Bench) -> Vec<String> {
+/// What the control groups of this store's sandboxes are called.
+fn home_name(bench: &Bench) -> String {
     let digest = esf_core::Digest::in_context(
         "esf cgroup home v1",
         std::os::unix::ffi::OsStrExt::as_bytes(bench.path().canonicalize().expect("there").as_os_str()),
     );
     let name: String = digest.as_bytes()[..10].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("esf-{name}")
+}
+
+/// Processes of sandboxes of this store: those whose control group bears its name.
+fn leftovers(bench: &Bench) -> Vec<String> {
+    let name = home_name(bench);
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("lists").flatten() {
         let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
         // One that is dead waits for its parent, and is nothing of ours any more.
-        if read("cgroup").contains(&format!("esf-{name}")) && !read("status").contains("State:\tZ") {
+        if read("cgroup").contains(&name) && !read("status").contains("State:\tZ") {
             found.push(read("comm").trim().to_owned());
         }
     }
@@ -145,6 +152,43 @@ fn recovery_without_a_worker() {
     assert_eq!(leftovers(&bench), Vec::<String>::new());
     drop(bench.client());
     assert_eq!(esf_worker::recover(&bench.store, &executors).expect("asks"), None, "a worker lives");
+}
+
+fn a_killed_zygote() {
+    let bench = bench();
+    let attempt = bench.activate(bench.root);
+    let name = format!("esf-zygote --store {}", bench.path().canonicalize().expect("there").display());
+    let named = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.strip_suffix(b"\0") == Some(name.as_bytes())
+    };
+    let pids = std::fs::read_dir("/proc").expect("lists").flatten();
+    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    kill(pids.find(named).expect("a zygote"));
+    wait_until(|| bench.attempt(&attempt).status == AttemptStatus::Failed);
+    let other = bench.activate(bench.root);
+    assert_eq!(bench.sh(&other, "cat a").ok(), "one\n", "another zygote works");
+    bench.client().release(request_meta(), other.attempt_id, true).expect("releases");
+    bench.client().stop(false).expect("stops");
+    let left: Vec<_> = groups(&bench);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Control groups of this store, in any hierarchy.
+fn groups(bench: &Bench) -> Vec<std::path::PathBuf> {
+    let mut pending = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
+    let mut found = Vec::new();
+    while let Some(directory) = pending.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                pending.push(entry.path());
+                if entry.file_name().to_string_lossy() == home_name(bench) {
+                    found.push(entry.path());
+                }
+            }
+        }
+    }
+    found
 }
 
 /// Four clients work without pause while the worker is killed again and again; afterwards every attempt
