@@ -138,7 +138,8 @@ impl Worker {
     ) -> Result<Served, Problem> {
         let id = attempt.attempt_id;
         let now = self.graph().attempt(id).map_err(|error| error.problem())?;
-        if now.status != AttemptStatus::Queued && !self.is_on_its_way(id) {
+        // What the graph said may be older than what is known here.
+        if now.status != AttemptStatus::Queued && !locked(&self.state).knows(id) {
             return self.answer_again(meta, id);
         }
         let bell = Arc::new(Bell::new().map_err(|error| failure(&error, "cannot wait"))?);
@@ -156,14 +157,6 @@ impl Worker {
                 Err(problem)
             }
         }
-    }
-
-    /// Whether an attempt waits, is being started or is live; what the graph says may be older than that.
-    fn is_on_its_way(&self, id: AttemptId) -> bool {
-        let state = locked(&self.state);
-        state.live.contains_key(&id)
-            || state.starting.contains_key(&id)
-            || state.queue.iter().any(|queued| queued.waiting.attempt == id)
     }
 
     /// The answer of an activation that others brought to its end: the same as they got.
@@ -327,7 +320,12 @@ impl Worker {
         let id = attempt.attempt_id;
         let begun = Instant::now();
         let start = self.start_command(id);
-        let started = self.graph().start(&meta.sub("start"), start).map_err(|error| error.problem())?;
+        let started = self.graph().start(&meta.sub("start"), start).map_err(|error| match error {
+            esf_graph::Error::Rejected(Reject::IllegalStep(step)) => {
+                Problem::new(Class::Conflict, OVER, format!("{id}: {step}"))
+            }
+            error => error.problem(),
+        })?;
         let epoch = started.attempt.lease_epoch;
         // A repetition gets the stored answer; it must not bring to life what has ended since.
         let now = self.graph().attempt(id).map_err(|error| error.problem())?;

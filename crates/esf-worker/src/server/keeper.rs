@@ -153,22 +153,12 @@ impl Worker {
 
     /// Ends queued attempts that an earlier worker left and for which nobody has come back.
     fn give_up_orphans(&self) {
-        let queued = match self.graph().queued() {
-            Ok(queued) => queued,
-            Err(error) => {
-                tracing::error!(%error, "cannot read the queue");
-                return;
-            }
-        };
-        for attempt in queued.iter().filter(|attempt| attempt.status == AttemptStatus::Queued) {
-            let id = attempt.attempt_id;
-            let waited_for = {
-                let state = locked(&self.state);
-                state.starting.contains_key(&id)
-                    || state.queue.iter().any(|queued| queued.waiting.attempt == id)
-            };
-            if !waited_for {
-                self.give_up(id, "nobody has waited for it since its worker was lost");
+        for id in &self.orphans {
+            // Under the lock to the end, so that whoever comes back for it joins before or after, not between.
+            let state = locked(&self.state);
+            let queued = self.graph().attempt(*id).is_ok_and(|found| found.status == AttemptStatus::Queued);
+            if queued && !state.knows(*id) {
+                self.give_up(*id, "nobody has waited for it since its worker was lost");
             }
         }
     }

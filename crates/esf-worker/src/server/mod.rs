@@ -128,6 +128,13 @@ impl State {
         last
     }
 
+    /// Whether an attempt waits, is being started or is live.
+    fn knows(&self, id: AttemptId) -> bool {
+        self.live.contains_key(&id)
+            || self.starting.contains_key(&id)
+            || self.queue.iter().any(|queued| queued.waiting.attempt == id)
+    }
+
     fn is_idle(&self) -> bool {
         self.live.is_empty() && self.starting.is_empty() && self.queue.is_empty() && self.connections == 0
     }
@@ -145,6 +152,8 @@ pub(crate) struct Worker {
     keeper: Bell,
     leftovers: Leftovers,
     started: Instant,
+    /// Attempts that were queued before anybody could ask this worker for one.
+    orphans: Vec<AttemptId>,
     _lock: WorkerLock,
 }
 
@@ -223,6 +232,7 @@ pub fn serve(
             tracing::warn!(executor = executor.name(), %error, "an executor is not ready");
         }
     }
+    let queued = store.graph().queued().map_err(|error| error.problem())?;
     let listener = bind(&directory)?;
     let wire = |error: io::Error| failure(&error, "cannot start the worker");
     let worker = Arc::new(Worker {
@@ -242,6 +252,7 @@ pub fn serve(
         keeper: Bell::new().map_err(wire)?,
         leftovers: Leftovers::start().map_err(wire)?,
         started: Instant::now(),
+        orphans: queued.iter().map(|attempt| attempt.attempt_id).collect(),
         _lock: lock,
     });
     let keeping = Arc::clone(&worker);

@@ -256,6 +256,16 @@ fn a_queued_attempt_for_which_nobody_waits_is_given_up() {
 }
 
 #[test]
+fn nobody_who_asks_is_taken_for_an_orphan() {
+    let bench = Bench::new(WorkerConfig { orphan_ms: 30, ..quick() });
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        let attempt = bench.activate();
+        bench.client().release(request_meta(), attempt.attempt_id, true).expect("releases");
+    }
+}
+
+#[test]
 fn a_failed_activation_gives_its_slot_back_and_leaves_nothing() {
     let bench = Bench::new(WorkerConfig { max_live: 1, ..quick() });
     let mut request = bench.request();
