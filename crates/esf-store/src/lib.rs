@@ -34,5 +34,7 @@ pub use merge::{Merge, MergeOutcome, MergeStep, conflict_json};
 pub use open::Store;
 pub use recover::RecoverReport;
 pub use source::{Source, parse_source};
-pub use statement::{PREDICATE_TYPE, STATEMENT_TYPE, Subject, VerifiedExport, beside as statement_beside, verify_export};
+pub use statement::{
+    PREDICATE_TYPE, STATEMENT_TYPE, Subject, VerifiedExport, beside as statement_beside, verify_export,
+};
 pub use worker_lock::WorkerLock;
