@@ -49,8 +49,12 @@ impl OciSandbox {
         let (passwd, group) = match self.environment.base {
             Base::Host => (PASSWD.as_bytes().to_vec(), GROUP.as_bytes().to_vec()),
             Base::Root | Base::Image(_) => {
-                let read =
-                    |path: &str| self.read_bounded(Path::new(path)).map_err(|error| bad(error.to_string()));
+                // A number means something whatever the tree's files are.
+                let number = user.split(':').all(|part| part.parse::<u32>().is_ok());
+                let read = |path: &str| match self.read_bounded(Path::new(path)) {
+                    Err(_) if number => Ok(Vec::new()),
+                    read => read.map_err(|error| bad(error.to_string())),
+                };
                 (read("/etc/passwd")?, read("/etc/group")?)
             }
         };
@@ -185,7 +189,9 @@ fn of_spawn(error: esf_jail::SpawnError) -> SpawnError {
     match error {
         esf_jail::SpawnError::NotFound { program } => SpawnError::NotFound(program),
         esf_jail::SpawnError::NotExecutable { .. } => SpawnError::NotExecutable(text),
-        esf_jail::SpawnError::BadCwd { .. } => SpawnError::BadCwd(text),
+        esf_jail::SpawnError::BadCwd { cwd, source } => {
+            SpawnError::BadCwd(format!("{}: {source}", cwd.display()))
+        }
         esf_jail::SpawnError::BadUser { .. } => SpawnError::BadUser(text),
         esf_jail::SpawnError::PidsLimit => SpawnError::PidsLimit,
         esf_jail::SpawnError::BadArgument { .. } => SpawnError::BadArguments(text),

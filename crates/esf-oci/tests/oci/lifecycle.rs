@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use esf_core::environment::{Bind, Environment, Limits, Network};
 use esf_core::policy::OnExpiry;
 use esf_core::state::{AttemptStatus, NodeStatus};
-use esf_worker::ActivateRequest;
+use esf_worker::{ActivateRequest, ExecRequest};
 
 use crate::Test;
 use crate::support::{Bench, exec, key, request_meta, suspend};
@@ -76,6 +76,16 @@ fn the_whole_root_may_be_one_binary() {
     let attempt = bench.activate_root(bench.root);
     assert_eq!(bench.run(&attempt, &["/busybox", "ls", "/"]).ok(), "busybox\ndev\nproc\n");
     bench.run(&attempt, &["/busybox", "mkdir", "/made"]).ok();
+    // Whatever the tree has for /etc/passwd: a number needs none, a name is refused, nothing waits.
+    bench.run(&attempt, &["/busybox", "sh", "-c", "/busybox mkdir /etc; /busybox mkfifo /etc/passwd"]).ok();
+    let as_user = |user: &str| {
+        let user = Some(user.to_owned());
+        let request = ExecRequest { user, ..exec(attempt.attempt_id, &["/busybox", "true"]) };
+        bench.run_with(request, None).map(|ran| ran.ok()).map_err(|problem| problem.code)
+    };
+    assert_eq!(as_user("1000"), Ok(String::new()));
+    assert_eq!(as_user("somebody"), Err("bad_user".to_owned()));
+    bench.run(&attempt, &["/busybox", "rm", "-r", "/etc"]).ok();
     let mut bytes = Vec::new();
     bench.client().get_file(attempt.attempt_id, "/busybox".as_ref(), &mut bytes).expect("reads");
     assert_eq!(bytes, std::fs::read(busybox).expect("reads"));
