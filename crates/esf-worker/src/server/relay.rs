@@ -72,21 +72,16 @@ pub(crate) fn relay(
             result.truncated = streams.iter().any(|stream| stream.gaps);
             return Ok(result);
         }
-        input.wait(connection, &bell)?;
-        while input.pending.len() < CHUNK
-            && let Some(frame) = connection.try_read()?
-        {
-            match frame.kind {
-                Kind::Input => input.pending.extend(frame.payload),
-                Kind::InputEnd => input.ended = true,
-                Kind::Cancel => cancel(command),
-                _ => {}
-            }
-        }
-        if connection.ended() {
+        // What came with the request is in the connection's own buffer, where no poll sees it: it is
+        // taken before anything is waited for.
+        let all = input.take(connection, command)?;
+        if all && connection.ended() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         input.push();
+        if all || input.pending.len() >= CHUNK {
+            input.wait(connection, &bell)?;
+        }
     }
 }
 
@@ -190,6 +185,20 @@ impl Forward {
 }
 
 impl Input {
+    /// Takes frames while there is room; true when none that has arrived is left.
+    fn take(&mut self, connection: &mut Connection, command: &Command) -> io::Result<bool> {
+        while self.pending.len() < CHUNK {
+            let Some(frame) = connection.try_read()? else { return Ok(true) };
+            match frame.kind {
+                Kind::Input => self.pending.extend(frame.payload),
+                Kind::InputEnd => self.ended = true,
+                Kind::Cancel => cancel(command),
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+
     fn wait(&self, connection: &Connection, bell: &Bell) -> io::Result<()> {
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
         if self.pending.len() < CHUNK {

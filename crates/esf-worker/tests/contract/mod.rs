@@ -138,7 +138,9 @@ fn killing_one_leaves_the_other(executor: &dyn Executor, ground: &Ground) {
 
 fn writes_are_in_the_upper_after_quiesce(executor: &dyn Executor, ground: &Ground) {
     let (workspace, sandbox) = ground.live(executor, 1);
-    run(&*sandbox, "echo new > b; (while :; do echo x >> busy; done) >/dev/null 2>&1 &");
+    let script =
+        "echo new > b; (while :; do echo x >> busy; done) >/dev/null 2>&1 & until [ -s busy ]; do :; done";
+    run(&*sandbox, script);
     sandbox.quiesce().expect("comes to rest");
     assert!(!executor.in_use(&workspace).expect("probes"));
     assert_eq!(std::fs::read_to_string(workspace.upper.join("b")).expect("reads"), "new\n");

@@ -237,12 +237,12 @@ impl Yard<'_, '_> {
         self.count += 1;
         let key = format!("cycle-{}", self.count);
         timed(|| {
-            let draft = control::fork(self.lab, self.node, 1, &key)?;
             let graph = self.lab.store.graph();
             let meta = |part: &str| self.lab.context.meta(&format!("{key}/{part}"));
             let told = |error: esf_graph::Error| error.problem();
             let enqueue = Enqueue {
-                node: draft,
+                // A sealed node: its draft is forked in the same commit, as by `esf run`.
+                node: self.node,
                 environment: Environment::default(),
                 lifetime_ms: None,
                 on_expiry: None,

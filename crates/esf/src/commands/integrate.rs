@@ -105,9 +105,10 @@ pub(super) fn export(context: &Context, arguments: &args::Export) -> Result<Repl
     for path in &exported.left_out {
         eprintln!("esf: left out {}: {}", printable(&path.path), path.reason);
     }
-    let mut table = Table::new(&["FORMAT", "PATH", "PROVENANCE"]);
+    let mut table = Table::new(&["FORMAT", "AGAINST", "PATH", "PROVENANCE"]);
     let value = json!({ "export": exported });
     let cell = |key: &str| value["export"][key].as_str().unwrap_or_default().to_owned();
-    table.row([cell("format"), cell("path"), cell("provenance")]);
+    let against = if cell("from_node_id").is_empty() { "-".to_owned() } else { cell("from_node_id") };
+    table.row([cell("format"), against, cell("path"), cell("provenance")]);
     Ok(Reply { table, ids: vec![cell("path")], value })
 }

@@ -23,11 +23,19 @@ struct Child {
     sealed: Option<Sealed>,
     verdict: String,
     reward: Option<f64>,
+    run_attempt: Option<String>,
 }
 
 struct Sealed {
     node: String,
     changed: Value,
+}
+
+impl Sealed {
+    /// Whether anything is different from the parent.
+    fn changes(&self) -> bool {
+        ["added", "modified", "deleted"].iter().any(|key| self.changed[key].as_u64() != Some(0))
+    }
 }
 
 /// Runs the tour.
@@ -46,12 +54,16 @@ pub(crate) fn run(context: &Context, arguments: &args::Quickstart) -> Result<u8,
     evaluate(&mut steps, &plan, &mut children)?;
     show_scores(&mut steps, &children)?;
 
-    let best = best(&children)?;
+    let best = best(&mut steps, &children)?;
+    let (best, changed) = (best.node.clone(), best.changes());
     let losers: Vec<&str> = others(&children, &best);
     promote(&mut steps, &best, generation, losers.first().copied())?;
-    let patch = export(&mut steps, &plan, &group, &best)?;
+    let patch = if changed { Some(export(&mut steps, &plan, &group, &best)?) } else { None };
     clean_up(&mut steps, &losers)?;
-    steps.say(&format!("\nDone. The winning change is in {}.", patch.display()));
+    match patch {
+        Some(patch) => steps.say(&format!("\nDone. The winning change is in {}.", patch.display())),
+        None => steps.say("\nDone. The winner changed nothing, so there is no patch."),
+    }
     steps.say(&format!(
         "Go on with `{} log {group}:@`, `… diff {group}:@` or `… inspect {group}`.",
         steps.program()
@@ -102,6 +114,7 @@ fn fork(steps: &mut Stepper<'_>, plan: &Plan, group: &str) -> Result<Vec<Child>,
             sealed: None,
             verdict: String::new(),
             reward: None,
+            run_attempt: None,
         })
     };
     plan.agents.iter().zip(&nodes).map(child).collect()
@@ -126,8 +139,11 @@ fn work(steps: &mut Stepper<'_>, plan: &Plan, children: &mut [Child]) -> Result<
         };
         if code != 0 {
             steps.say(&format!(
-                "  agent {} ended with {code}; what it left is sealed all the same",
-                child.agent
+                "  agent {} ended with {code}; what it left is sealed all the same, what it said is in\n    \
+                 {} logs {} --stderr",
+                child.agent,
+                steps.program(),
+                reply["attempt_id"].as_str().unwrap_or_default()
             ));
         }
         child.sealed = Some(Sealed { node: node.to_owned(), changed: reply["changed"].clone() });
@@ -158,6 +174,7 @@ fn evaluate(steps: &mut Stepper<'_>, plan: &Plan, children: &mut [Child]) -> Res
         };
         child.verdict = verdict.to_owned();
         child.reward = evaluation["reward"].as_f64();
+        child.run_attempt = evaluation["run_attempt_id"].as_str().map(str::to_owned);
     }
     Ok(())
 }
@@ -185,13 +202,30 @@ fn show_scores(steps: &mut Stepper<'_>, children: &[Child]) -> Result<(), Proble
     steps.result(&format!("\n{}", table.render()))
 }
 
-fn best(children: &[Child]) -> Result<String, Problem> {
+/// The child with the highest reward, when any earned one.
+fn best<'a>(steps: &mut Stepper<'_>, children: &'a [Child]) -> Result<&'a Sealed, Problem> {
     let scored = children.iter().filter_map(|child| Some((child.reward?, child.sealed.as_ref()?)));
     let best = scored.reduce(|best, next| if next.0 > best.0 { next } else { best });
-    best.map(|(_, sealed)| sealed.node.clone()).ok_or_else(|| {
-        Problem::new(Class::Failure, "nothing_scored", "no evaluation gave a reward")
-            .remedy("look at the evaluations with `esf inspect NODE`; does --test run in the sandbox?")
-    })
+    if let Some((reward, sealed)) = best
+        && reward > 0.0
+    {
+        return Ok(sealed);
+    }
+    for child in children {
+        let run = child.run_attempt.as_deref().unwrap_or_default();
+        steps.say(&format!(
+            "  the test of {}: {} logs {run}, and again with --stderr",
+            child.agent,
+            steps.program()
+        ));
+    }
+    Err(Problem::new(
+        Class::Failure,
+        "nothing_passed",
+        "no agent's work passed the test, so nothing is promoted",
+    )
+    .expected("one reward above 0")
+    .remedy("read what the tests said with the commands above; do they run in a sandbox at all?"))
 }
 
 fn others<'a>(children: &'a [Child], best: &str) -> Vec<&'a str> {

@@ -245,17 +245,20 @@ fn interrupted_anywhere_quickstart_leaves_nothing_half_done() {
     let whole = std::time::Instant::now();
     lab.text(["quickstart"]);
     let whole = whole.elapsed();
+    let mut interrupted = 0;
     for part in 0..8 {
         let tour = Running::start(lab.esf(["quickstart"]));
-        std::thread::sleep(whole * part / 8);
+        std::thread::sleep(whole * part / 12);
         let pid = rustix::process::Pid::from_raw(tour.pid().try_into().unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let output = tour.wait();
-        assert_ne!(output.status.code(), Some(0), "interrupted after {part}/8: {}", said(&output));
+        // One that ended before the interrupt came was faster than the first.
+        interrupted += u32::from(output.status.code() != Some(0));
         let live = lab.json(["ps"])["attempts"].as_array().unwrap().len();
-        assert_eq!(live, 0, "after {part}/8: {}", lab.json(["ps"]));
-        assert_eq!(lab.json(["df"])["staging"], 0, "after {part}/8");
+        assert_eq!(live, 0, "after {part}/12: {} {}", lab.json(["ps"]), said(&output));
+        assert_eq!(lab.json(["df"])["staging"], 0, "after {part}/12");
     }
+    assert!(interrupted >= 5, "{interrupted} of 8 were interrupted");
     lab.text(["quickstart"]);
     lab.json(["fsck"]);
 }

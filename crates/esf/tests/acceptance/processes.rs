@@ -139,6 +139,20 @@ fn p17_ten_megabytes_of_input_come_back() {
     assert!(output.stdout == sent, "{} bytes came back", output.stdout.len());
 }
 
+/// Input that has ended before the request is sent arrives in one piece with it.
+#[test]
+fn p17_input_that_ends_at_once_is_read() {
+    needs_root!();
+    let (lab, attempt) = live(&[]);
+    for size in [0, 3, 100_000, 3 << 20].into_iter().cycle().take(24) {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![b'x'; size]).unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        let output = lab.esf(["exec", &attempt, "-i", "--", "wc", "-c"]).stdin(file).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), size.to_string());
+    }
+}
+
 #[test]
 fn p17_what_cannot_start_says_why() {
     needs_root!();
