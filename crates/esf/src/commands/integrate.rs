@@ -30,8 +30,13 @@ pub(super) fn merge(context: &Context, arguments: &args::Merge) -> Result<Reply,
         MergeOutcome::Conflicted { node, conflicts } => {
             let reply = merged("conflicted", node.as_ref(), &conflicts);
             super::print(context, &reply)?;
-            let remedy =
-                node.map(|node| format!("activate {} and resolve, then suspend", show::short(&node.node_id)));
+            let remedy = node.map(|node| {
+                let name = show::short(&node.node_id);
+                format!(
+                    "`esf activate {name}`: it holds ours at these paths, theirs is `esf cat NODE:PATH`; \
+                     resolve them, then `esf suspend` the attempt"
+                )
+            });
             let problem = Problem::new(
                 Class::Conflict,
                 "merge_conflict",
