@@ -36,25 +36,25 @@ fn closed(error: std::io::Error) -> Result<u8, Problem> {
     }
 }
 
-/// `NODE:PATH` or `NODE`; `GROUP:NAME` and `GROUP:@` may stand for the node.
+/// `NODE:PATH` or `NODE`; `GROUP:NAME` and `GROUP:@` may stand for the node, so the last colon before
+/// which a node stands is the one that splits.
 fn node_and_path<'a>(store: &Store, text: &'a str) -> Result<(RootPin, &'a str), Problem> {
-    let mut first = None;
-    for (at, _) in text.match_indices(':') {
+    let mut refused = None;
+    for (at, _) in text.rmatch_indices(':') {
         match find::root(store, &text[..at]) {
             Ok(pin) => return Ok((pin, text[at + 1..].trim_matches('/'))),
-            Err(problem) => first = first.or(Some(problem)),
+            Err(problem) => refused = Some(problem),
         }
     }
     match find::root(store, text) {
         Ok(pin) => Ok((pin, "")),
-        Err(problem) => Err(first.unwrap_or(problem)),
+        Err(problem) => Err(refused.unwrap_or(problem)),
     }
 }
 
 pub(super) fn cat(context: &Context, arguments: &args::Cat) -> Result<u8, Problem> {
     let store = context.open()?;
-    // `group:@:path` must not be read as the path `@:path` of the group.
-    let (pin, path) = longest_node(&store, &arguments.file)?;
+    let (pin, path) = node_and_path(&store, &arguments.file)?;
     let mut file = store.stack().open_file(&pin, path.as_bytes()).map_err(|error| error.problem())?;
     match std::io::copy(&mut file, &mut std::io::stdout()) {
         Ok(_) => Ok(0),
@@ -62,23 +62,12 @@ pub(super) fn cat(context: &Context, arguments: &args::Cat) -> Result<u8, Proble
     }
 }
 
-/// Splits at the last colon before which a node stands.
-fn longest_node<'a>(store: &Store, text: &'a str) -> Result<(RootPin, &'a str), Problem> {
-    let colons: Vec<usize> = text.match_indices(':').map(|(at, _)| at).collect();
-    for at in colons.into_iter().rev() {
-        if let Ok(pin) = find::root(store, &text[..at]) {
-            return Ok((pin, text[at + 1..].trim_matches('/')));
-        }
-    }
-    node_and_path(store, text)
-}
-
 pub(super) fn tree(context: &Context, arguments: &args::Tree) -> Result<Reply, Problem> {
     let store = context.open()?;
     let whole = find::root(&store, &arguments.path);
     let (pin, path) = match whole {
         Ok(pin) => (pin, ""),
-        Err(_) => longest_node(&store, &arguments.path)?,
+        Err(_) => node_and_path(&store, &arguments.path)?,
     };
     let mut table = Table::new(&["MODE", "KIND", "SIZE", "PATH"]);
     let (mut entries, mut ids) = (Vec::new(), Vec::new());

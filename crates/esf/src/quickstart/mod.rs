@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::args;
 use crate::context::Context;
-use crate::output::{self, Table};
+use crate::output::Table;
 use plan::Plan;
 use step::{Outcome, Stepper};
 
@@ -271,9 +271,5 @@ fn clean_up(steps: &mut Stepper<'_>, losers: &[&str]) -> Result<(), Problem> {
     let mut table = Table::new(&["HOT", "COLD", "UPPERS", "STAGING", "METADATA", "TOTAL"]);
     let terms = ["hot", "cold", "uppers", "staging", "metadata", "total"];
     table.row(terms.map(|term| esf_core::units::show_size(usage[term].as_u64().unwrap_or(0))));
-    steps.result(&output_table(&table))
-}
-
-fn output_table(table: &Table) -> String {
-    format!("\n{}", output::Table::render(table))
+    steps.result(&format!("\n{}", table.render()))
 }
