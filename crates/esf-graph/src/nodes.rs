@@ -366,15 +366,6 @@ impl Graph {
         })?;
         Ok(answer.reply)
     }
-
-    /// The evaluation that was recorded under this actor and key, if any: a repeated request need not
-    /// run its evaluator again.
-    ///
-    /// # Errors
-    /// Failures of the database.
-    pub fn recorded_evaluation(&self, meta: &Meta) -> Result<Option<Evaluation>> {
-        self.recorded(meta, "evaluate")
-    }
 }
 
 fn holder(db: &Connection, node: &Node, name: &str) -> Result<Option<NodeId>> {

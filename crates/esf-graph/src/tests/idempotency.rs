@@ -20,7 +20,7 @@ use esf_core::ops::release_attempt::ReleaseAttempt;
 use esf_core::ops::start::Start;
 use esf_core::ops::tag::Untag;
 use esf_core::policy::PolicyDocument;
-use esf_core::record::{Changed, Evaluator, ExecOutcome, Json};
+use esf_core::record::{Changed, Evaluation, Evaluator, ExecOutcome, Json};
 use serde::Serialize;
 use serde_json::json;
 
@@ -341,7 +341,7 @@ fn a_thousand_deliveries_of_one_evaluation_count_once() {
     assert!(replies.iter().all(|reply| *reply == replies[0]));
     assert_eq!(graph.evaluations(canonical).expect("evaluations").len(), 1);
     assert_eq!(
-        graph.recorded_evaluation(&keyed("one")).expect("recorded").map(text),
+        graph.recorded::<Evaluation>(&keyed("one"), "evaluate").expect("recorded").map(text),
         Some(replies[0].clone())
     );
 }
