@@ -89,6 +89,42 @@ pub struct Bind {
     pub at: String,
 }
 
+/// A program given to an attempt from outside its tree, by what it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PinnedModule {
+    /// The name commands call it by; no slash in it.
+    pub name: String,
+    /// The digest of its bytes, under which the store keeps them as an artifact.
+    pub digest: Digest,
+}
+
+/// A directory of the tree that a guest is given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preopen {
+    /// Where it is in the tree, relative; empty for all of it.
+    pub path: String,
+    /// What the guest calls it.
+    pub at: String,
+    /// Whether the guest may change what is in it.
+    pub write: bool,
+}
+
+/// What pins how WebAssembly guests run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Wasi {
+    /// The engine: its name, its version, a digest of what decides how it compiles and runs.
+    pub engine: String,
+    /// Programs given from outside the tree.
+    pub modules: Vec<PinnedModule>,
+    /// The directories a guest is given; the whole tree, writable, when there is none.
+    pub preopens: Vec<Preopen>,
+    /// Most units of work of each command, about one an instruction; not counted when absent.
+    pub fuel: Option<u64>,
+}
+
 /// Everything that pins how commands of an attempt run. The defaults are those of `Default`: OCI on
 /// the `host` base, workspace at `/workspace`, root inside, no network, no secrets, no limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +154,9 @@ pub struct Environment {
     pub seccomp: Option<Digest>,
     /// Further host paths, read-only.
     pub binds: Vec<Bind>,
+    /// What only the `wasi` executor needs; left out of the JSON, and so of the digest, where it is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wasi: Option<Wasi>,
 }
 
 impl Default for Environment {
@@ -135,6 +174,7 @@ impl Default for Environment {
             secrets_policy: "none".to_owned(),
             seccomp: None,
             binds: Vec::new(),
+            wasi: None,
         }
     }
 }
@@ -163,6 +203,38 @@ mod tests {
         ];
         for other in others {
             assert_ne!(other.digest(), plain.digest(), "{other:?}");
+        }
+    }
+
+    /// Records made by an earlier build are found again by their environment's digest.
+    #[test]
+    fn the_digest_of_an_environment_without_wasi_is_what_it_always_was() {
+        let plain = Environment::default();
+        assert!(!serde_json::to_string(&plain).expect("json").contains("wasi\""));
+        assert_eq!(plain.digest().to_string(), "b3:1bd469078b6b632c6f6a30613b15eee8c3e5a304ccd24246010c1918528c6c1a");
+    }
+
+    #[test]
+    fn everything_about_guests_is_pinned() {
+        let of = |wasi: Wasi| Environment { wasi: Some(wasi), ..Environment::default() };
+        let module = PinnedModule { name: "a.wasm".to_owned(), digest: Digest::of(b"a") };
+        let preopen = Preopen { path: "src".to_owned(), at: "/src".to_owned(), write: false };
+        let all = [
+            Environment::default(),
+            of(Wasi::default()),
+            of(Wasi { engine: "e".to_owned(), ..Wasi::default() }),
+            of(Wasi { modules: vec![module.clone()], ..Wasi::default() }),
+            of(Wasi { modules: vec![PinnedModule { digest: Digest::of(b"b"), ..module }], ..Wasi::default() }),
+            of(Wasi { preopens: vec![preopen.clone()], ..Wasi::default() }),
+            of(Wasi { preopens: vec![Preopen { write: true, ..preopen }], ..Wasi::default() }),
+            of(Wasi { fuel: Some(1), ..Wasi::default() }),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            for other in &all[..index] {
+                assert_ne!(one.digest(), other.digest(), "{one:?} {other:?}");
+            }
+            let text = serde_json::to_string(one).expect("json");
+            assert_eq!(serde_json::from_str::<Environment>(&text).expect("same"), *one);
         }
     }
 

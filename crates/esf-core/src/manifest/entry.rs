@@ -165,14 +165,14 @@ pub fn hard_link_group(path: &[u8]) -> Digest {
     Digest::in_context("esf hard link v1", path)
 }
 
-/// Whether a root may hold an extended attribute of this name: `user.*` without `user.overlay.*`,
-/// file capabilities and POSIX ACLs.
+/// Whether a root may hold an extended attribute of this name: `user.*` without the marks of overlays
+/// and of portable carriers (`user.overlay.*`, `user.esf.*`), file capabilities and POSIX ACLs.
 pub fn is_portable_xattr(name: &[u8]) -> bool {
     const EXACT: [&[u8]; 3] =
         [b"security.capability", b"system.posix_acl_access", b"system.posix_acl_default"];
     let user = name.strip_prefix(b"user.").is_some_and(|rest| !rest.is_empty());
-    let overlay = name.starts_with(b"user.overlay.");
-    let named = user && !overlay || EXACT.contains(&name);
+    let mark = name.starts_with(b"user.overlay.") || name.starts_with(b"user.esf.");
+    let named = user && !mark || EXACT.contains(&name);
     named && name.len() <= 255 && !name.contains(&0)
 }
 
