@@ -1,0 +1,3 @@
+//! WASI executor.
+
+mod engine;
