@@ -2,17 +2,13 @@
 //! Invariant: only portable attributes enter; everything else is named, so nothing is dropped in
 //! silence; overlay's own marks are told apart from forged ones (security notes 0.3, 2C).
 
-use esf_core::manifest::{Attrs, MAX_XATTRS, is_portable_xattr, portable_capability};
-use std::os::fd::AsFd;
-
-use esf_core::time::FileTime;
-use rustix::fs::{Gid, Stat, Uid};
+use esf_core::manifest::{Attrs, MAX_XATTRS, Mode, is_portable_xattr, portable_capability};
+use rustix::fs::Stat;
 
 use crate::Error;
-use crate::handle;
+use crate::form::{Form, OURS, RECORDED, Recorded};
+use crate::handle::{self, Kind};
 
-/// The overlay's mark of a directory that hides what lies beneath it.
-pub(crate) const OPAQUE: &[u8] = b"trusted.overlay.opaque";
 const CAPABILITY: &[u8] = b"security.capability";
 /// Marks that the kernel leaves in an upper and that mean nothing in a carrier.
 const LEFT_BY_KERNEL: [&[u8]; 5] = [
@@ -37,6 +33,8 @@ pub(crate) struct Sorted {
     pub(crate) portable: Portable,
     /// The directory is opaque.
     pub(crate) opaque: bool,
+    /// What the disk cannot say in portable form.
+    pub(crate) recorded: Option<Recorded>,
     /// The kernel's own marks: taken off without a word.
     pub(crate) marks: Vec<Vec<u8>>,
     /// A root cannot hold them: taken off by name.
@@ -54,17 +52,45 @@ pub(crate) fn sort_foreign(path: &[u8], xattrs: Xattrs) -> Result<Sorted, Error>
     sorted.check(path)
 }
 
-/// Sorts the attributes of an entry of an upper; refuses marks that no sandbox of ours makes.
-pub(crate) fn sort_upper(path: &[u8], directory: bool, xattrs: Xattrs) -> Result<Sorted, Error> {
+/// Sorts the attributes of an entry of an upper or a carrier by its form; refuses marks that no sandbox
+/// of ours makes.
+pub(crate) fn sort_upper(form: Form, path: &[u8], directory: bool, xattrs: Xattrs) -> Result<Sorted, Error> {
+    match form {
+        Form::Native => sort_native(path, directory, xattrs),
+        Form::Portable => sort_portable(path, directory, xattrs),
+    }
+}
+
+fn forged(path: &[u8], mark: &[u8]) -> Error {
+    Error::ForgedMark { path: crate::error::show(path), mark: mark.escape_ascii().to_string() }
+}
+
+/// What is not `user.*` is the host's own there (a security label, an inherited ACL): it says nothing.
+fn sort_portable(path: &[u8], directory: bool, xattrs: Xattrs) -> Result<Sorted, Error> {
     let mut sorted = Sorted::default();
     for (name, value) in xattrs {
-        if name == OPAQUE && directory && value == b"y" {
+        if name == Form::Portable.opaque() && directory && value == b"y" {
+            sorted.opaque = true;
+        } else if name == RECORDED {
+            sorted.recorded = Some(Recorded::decode(&value).ok_or_else(|| forged(path, &name))?);
+        } else if name.starts_with(OURS) || name.starts_with(b"trusted.overlay.") {
+            return Err(forged(path, &name));
+        } else if name.starts_with(b"user.") {
+            sorted.take(name, value);
+        }
+    }
+    sorted.check(path)
+}
+
+fn sort_native(path: &[u8], directory: bool, xattrs: Xattrs) -> Result<Sorted, Error> {
+    let mut sorted = Sorted::default();
+    for (name, value) in xattrs {
+        if name == Form::Native.opaque() && directory && value == b"y" {
             sorted.opaque = true;
         } else if LEFT_BY_KERNEL.contains(&name.as_slice()) {
             sorted.marks.push(name);
         } else if name.starts_with(b"trusted.overlay.") && !name.starts_with(ESCAPED) {
-            let mark = name.escape_ascii().to_string();
-            return Err(Error::ForgedMark { path: crate::error::show(path), mark });
+            return Err(forged(path, &name));
         } else {
             sorted.take(name, value);
         }
@@ -93,6 +119,20 @@ impl Sorted {
         }
     }
 
+    /// What the entry is in its root, given its status. Nothing but files and directories can carry a
+    /// record: `unopened` is that of a symlink or fifo, kept elsewhere.
+    pub(crate) fn shown(self, form: Form, stat: &Stat, unopened: Option<&Recorded>) -> Shown {
+        if form == Form::Native {
+            let owner = (stat.st_uid, stat.st_gid);
+            return Shown { mode: Mode::of_stat(stat.st_mode), owner, xattrs: self.portable };
+        }
+        let carries = matches!(Kind::of(stat), Kind::File | Kind::Directory);
+        let recorded = if carries { self.recorded } else { unopened.cloned() };
+        let Recorded { mode, owner, xattrs } = recorded.unwrap_or_else(|| Recorded::absent(stat));
+        // Those of a record begin with `security.` or `system.`, the disk's own with `user.`.
+        Shown { mode, owner, xattrs: [xattrs, self.portable].concat() }
+    }
+
     fn check(self, path: &[u8]) -> Result<Self, Error> {
         let size: usize = self.portable.iter().map(|(name, value)| name.len() + value.len()).sum();
         if size > MAX_XATTRS {
@@ -100,6 +140,21 @@ impl Sorted {
             return Err(Error::limit("xattrs_too_large", path, "size of extended attributes", found, limit));
         }
         Ok(self)
+    }
+}
+
+/// Mode, owner and extended attributes of an entry as its root has them.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) mode: Mode,
+    pub(crate) owner: (u32, u32),
+    pub(crate) xattrs: Portable,
+}
+
+impl Shown {
+    /// The attributes of the entry as a root holds them; `stat` tells its time.
+    pub(crate) fn attrs(self, stat: &Stat) -> Attrs {
+        attrs_of(stat, self.owner, self.xattrs)
     }
 }
 
@@ -120,33 +175,12 @@ pub(crate) fn attrs_of(stat: &Stat, owner: (u32, u32), xattrs: Portable) -> Attr
     }
 }
 
-/// Gives an open copy its owner, extended attributes, mode and time, in the order that keeps all.
-pub(crate) fn set_open(
-    copy: impl AsFd,
-    mode: u32,
-    mtime: Option<FileTime>,
-    owner: (u32, u32),
-    xattrs: &Portable,
-) -> std::io::Result<()> {
-    if owner != (0, 0) || rustix::process::geteuid().is_root() {
-        rustix::fs::fchown(&copy, Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)))?;
-    }
-    for (name, value) in xattrs {
-        rustix::fs::fsetxattr(&copy, &**name, value, rustix::fs::XattrFlags::empty())?;
-    }
-    rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(mode & 0o7777))?;
-    match mtime {
-        Some(mtime) => Ok(rustix::fs::futimens(&copy, &handle::times(mtime))?),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn upper(directory: bool, name: &str, value: &[u8]) -> Result<Sorted, Error> {
-        sort_upper(b"d", directory, vec![(name.into(), value.into())])
+        sort_upper(Form::Native, b"d", directory, vec![(name.into(), value.into())])
     }
 
     #[test]
@@ -171,7 +205,7 @@ mod tests {
 
     #[test]
     fn imports_interpret_no_mark() {
-        let marks = vec![(OPAQUE.to_vec(), b"y".to_vec())];
+        let marks = vec![(Form::Native.opaque().to_vec(), b"y".to_vec())];
         let sorted = sort_foreign(b"d", marks).expect("left out");
         assert!(!sorted.opaque && sorted.foreign.len() == 1);
     }

@@ -8,23 +8,22 @@ use std::sync::Arc;
 
 use esf_core::diff::diff;
 use esf_core::manifest::{Attrs, EntryKind, Mode, RootPin, lookup};
-use esf_core::merge::{Action, Edit, From as Side, Merge};
+use esf_core::merge::{Action, Edit, From, Merge};
 use esf_core::{BlobId, Digest};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::Error;
-use crate::attributes::OPAQUE;
 use crate::error::Context;
+use crate::form::Form;
 use crate::handle;
 use crate::local::{self, CarrierId};
 use crate::projection::Projection;
 use crate::seal::make_whiteout;
 use crate::sealed::SealedRoot;
 use crate::stack::LayerStack;
-use crate::staging::{Making, Publication, Staging};
-use crate::upper::{self, Purpose};
-use crate::workspace::set_attributes;
+use crate::staging::{For, Making, Publication, Staging};
+use crate::upper::{self, Purpose, Source, Unopened};
 
 impl LayerStack {
     /// Makes the root of a merge hot on top of *ours*. The objects that the merge made must be stored.
@@ -40,8 +39,10 @@ impl LayerStack {
                 stack: self,
                 root: merge.root,
                 base: *ours,
-                ours: Projection::open(self, ours)?,
-                theirs: Projection::open(self, theirs)?,
+                ours: Side::open(self, ours)?,
+                theirs: Side::open(self, theirs)?,
+                form: self.inner.form,
+                unopened: Unopened::new(),
                 top: staging.root.try_clone().at("open", b"staging")?,
                 made: BTreeSet::new(),
                 linked: BTreeMap::new(),
@@ -51,13 +52,15 @@ impl LayerStack {
             };
             derive.run(&merge.edits)?;
             bytes = derive.bytes;
-            self.check_merged(&derive.top, ours, &merge.root)?;
+            self.check_merged(&derive, ours, &merge.root)?;
             let shares_with: Vec<CarrierId> = derive.shares_with.iter().copied().collect();
-            let layers = std::iter::once(staging.carrier).chain(derive.ours.ids.iter().copied()).collect();
+            let layers =
+                std::iter::once(staging.carrier).chain(derive.ours.projection.ids.iter().copied()).collect();
             let packs = self.inner.objects.writer().stage()?;
             let publication = Publication {
-                pin: merge.root,
-                layers,
+                made_for: For::Root(merge.root, layers),
+                form: derive.form,
+                unopened: derive.unopened,
                 charge: None,
                 shares_with: &shares_with,
                 durable: true,
@@ -69,10 +72,11 @@ impl LayerStack {
 
     /// The staged carrier over *ours* must be the merged root, but for hard links that a merge joins
     /// across carriers.
-    fn check_merged(&self, top: &OwnedFd, ours: &RootPin, expected: &RootPin) -> Result<(), Error> {
+    fn check_merged(&self, made: &Derive<'_>, ours: &RootPin, expected: &RootPin) -> Result<(), Error> {
         let mut writer = self.inner.objects.writer();
-        let top = handle::open_child(top, b".").at("open", b"staging")?;
-        let walked = upper::walk(Purpose::Survey, &self.inner.objects, &mut writer, top, ours, &())?;
+        let directory = handle::open_child(&made.top, b".").at("open", b"staging")?;
+        let source = Source { directory, form: made.form, unopened: &made.unopened };
+        let walked = upper::walk(Purpose::Survey, &self.inner.objects, &mut writer, source, ours, &())?;
         let unlinked = |side: &Option<esf_core::diff::Side>| {
             side.clone().map(|mut side| {
                 side.attrs.hard_link = None;
@@ -91,12 +95,30 @@ impl LayerStack {
     }
 }
 
+/// A root that is merged: where its files lie, and in which form.
+struct Side {
+    projection: Projection,
+    forms: Vec<Form>,
+}
+
+impl Side {
+    fn open(stack: &LayerStack, pin: &RootPin) -> Result<Self, Error> {
+        let projection = Projection::open(stack, pin)?;
+        let forms = stack.forms(&projection.ids)?;
+        Ok(Self { projection, forms })
+    }
+}
+
 struct Derive<'a> {
     stack: &'a LayerStack,
     root: RootPin,
     base: RootPin,
-    ours: Projection,
-    theirs: Projection,
+    ours: Side,
+    theirs: Side,
+    /// Of the carrier that is made.
+    form: Form,
+    /// Records of its symlinks and fifos.
+    unopened: Unopened,
     top: OwnedFd,
     /// Directories that were made and get their attributes at the end.
     made: BTreeSet<Vec<u8>>,
@@ -113,7 +135,7 @@ struct Put<'a> {
     mode: Mode,
     kind: &'a EntryKind,
     attrs: &'a Attrs,
-    from: Side,
+    from: From,
     as_is: bool,
 }
 
@@ -134,7 +156,8 @@ impl Derive<'_> {
             let entry = lookup(&self.stack.inner.objects, &self.root, path)?;
             let entry = entry.ok_or_else(|| Error::damaged(path, "the merged root does not have it"))?;
             let directory = self.directory(path)?;
-            set_attributes(&directory, entry.mode, &entry.attrs).at("set the attributes of", path)?;
+            let (mode, attrs) = (entry.mode, &entry.attrs);
+            self.form.set_attributes(&directory, mode, attrs).at("set the attributes of", path)?;
         }
         Ok(())
     }
@@ -166,8 +189,7 @@ impl Derive<'_> {
         let directory = handle::create_directory(&parent, name).at("create", path)?;
         let below = lookup(&self.stack.inner.objects, &self.base, path)?;
         if below.is_some_and(|entry| !entry.kind.is_directory()) {
-            rustix::fs::fsetxattr(&directory, OPAQUE, b"y", rustix::fs::XattrFlags::CREATE)
-                .at("mark as opaque", path)?;
+            self.form.mark_opaque(&directory).at("mark as opaque", path)?;
         }
         Ok(())
     }
@@ -218,26 +240,30 @@ impl Derive<'_> {
             return rustix::fs::linkat(&self.top, &**first, parent, name, AtFlags::empty()).at("link", path);
         }
         let copy = handle::create_file(parent, name).at("create", path)?;
-        let source = match put.from {
-            Side::Ours => &self.ours,
-            Side::Theirs => &self.theirs,
+        let projection = match put.from {
+            From::Ours => &self.ours.projection,
+            From::Theirs => &self.theirs.projection,
         };
-        source.take_in(path, expected, Some(&copy), &mut self.buffer)?;
-        set_attributes(&copy, put.mode, put.attrs).at("set the attributes of", path)?;
+        projection.take_in(path, expected, Some(&copy), &mut self.buffer)?;
+        self.form.set_attributes(&copy, put.mode, put.attrs).at("set the attributes of", path)?;
         self.linked.extend(put.attrs.hard_link.map(|group| (group, path.to_vec())));
         Ok(())
     }
 
-    /// Links the very inode that the side has; false when it has no room for another link.
+    /// Links the very inode that the side has; false when it has no room for another link, or says what
+    /// it is in another form.
     fn link(&mut self, put: &Put<'_>, parent: &OwnedFd, name: &[u8]) -> Result<bool, Error> {
-        let source = match put.from {
-            Side::Ours => &self.ours,
-            Side::Theirs => &self.theirs,
+        let side = match put.from {
+            From::Ours => &self.ours,
+            From::Theirs => &self.theirs,
         };
-        let (found, nth) = source.find(put.path, OFlags::PATH)?;
-        match rustix::fs::linkat(&found, "", parent, name, AtFlags::EMPTY_PATH) {
+        let (found, nth) = side.projection.find(put.path, OFlags::PATH)?;
+        if side.forms[nth] != self.form {
+            return Ok(false);
+        }
+        match link_open(self.form, &found, parent, name) {
             Ok(()) => {
-                self.shares_with.insert(source.ids[nth]);
+                self.shares_with.insert(side.projection.ids[nth]);
                 Ok(true)
             }
             Err(Errno::MLINK) => Ok(false),
@@ -246,17 +272,21 @@ impl Derive<'_> {
     }
 
     /// Gives a symlink or a fifo its owner, mode and time.
-    fn set_entry(&self, put: &Put<'_>, parent: &OwnedFd, name: &[u8]) -> std::io::Result<()> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let (uid, gid) = (rustix::fs::Uid::from_raw(put.attrs.uid), rustix::fs::Gid::from_raw(put.attrs.gid));
-        rustix::fs::chownat(parent, name, Some(uid), Some(gid), flags)?;
-        if *put.kind == EntryKind::Fifo {
-            let mode = rustix::fs::Mode::from_raw_mode(put.mode.bits());
-            rustix::fs::chmodat(parent, name, mode, AtFlags::empty())?;
-        }
-        match put.attrs.mtime {
-            Some(mtime) => Ok(rustix::fs::utimensat(parent, name, &handle::times(mtime), flags)?),
-            None => Ok(()),
+    fn set_entry(&mut self, put: &Put<'_>, parent: &OwnedFd, name: &[u8]) -> std::io::Result<()> {
+        let fifo = (*put.kind == EntryKind::Fifo).then_some(put.mode);
+        let kept = self.form.set_recorded(parent, name, fifo, put.attrs)?;
+        self.unopened.extend(kept.map(|recorded| (put.path.to_vec(), recorded)));
+        Ok(())
+    }
+}
+
+/// Gives the inode of a handle one more name. Only root may do so by the handle itself.
+fn link_open(form: Form, found: &OwnedFd, parent: &OwnedFd, name: &[u8]) -> rustix::io::Result<()> {
+    match form {
+        Form::Native => rustix::fs::linkat(found, "", parent, name, AtFlags::EMPTY_PATH),
+        Form::Portable => {
+            let path = handle::magic_path(found);
+            rustix::fs::linkat(rustix::fs::CWD, path, parent, name, AtFlags::SYMLINK_FOLLOW)
         }
     }
 }

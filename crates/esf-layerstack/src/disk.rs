@@ -47,7 +47,7 @@ boundaries! {
     PackDirectorySync = "pack-directory-sync";
     /// A pack that was replaced, or a left-over temporary one, is removed.
     PackUnlink = "pack-unlink";
-    /// The intent of a new carrier (import, squash, merge) is recorded.
+    /// The intent of a new carrier (import, squash, merge, conversion) is recorded.
     CarrierIntent = "carrier-intent";
     /// A staged carrier's payload is made durable.
     CarrierSync = "carrier-sync";
@@ -61,6 +61,8 @@ boundaries! {
     CarrierCommit = "carrier-commit";
     /// What is left of a carrier's staging is removed.
     CarrierCleanup = "carrier-cleanup";
+    /// Converted carriers take the place of portable ones, in every root that they show.
+    ConvertSwap = "convert-swap";
     /// A seal's intent is recorded (step 1).
     SealIntent = "seal-intent";
     /// Overlay's own marks and sockets are taken out of the upper (step 2).

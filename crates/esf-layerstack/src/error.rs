@@ -124,6 +124,9 @@ pub enum Error {
     /// A root has no carriers on this machine.
     #[error("no carriers hold the root {0}")]
     RootMissing(String),
+    /// Carriers that root made hold marks which nobody else can read.
+    #[error("its carriers are in native form, which only root can read in full")]
+    NativeCarriers,
     /// A path does not exist in a root, or is not a file.
     #[error("{path} is not {expected} of this root")]
     PathMissing {
@@ -262,6 +265,11 @@ impl Error {
                 (Failure, "changed_while_reading", Some("stop what writes there and repeat"))
             }
             Self::RootMissing(_) => (NotFound, "root_not_found", None),
+            Self::NativeCarriers => (
+                Refused,
+                "native_carriers",
+                Some("run as root, or export the root and import it as this user"),
+            ),
             Self::PathMissing { .. } => (NotFound, "path_not_found", None),
             Self::WorkspaceMissing(_) => (NotFound, "workspace_not_found", None),
             Self::WorkspaceMismatch { .. } => (Conflict, "workspace_mismatch", None),

@@ -8,16 +8,18 @@ use std::path::Path;
 
 use esf_core::manifest::{Attrs, EntryKind, Mode, RootPin, WalkEntry, walk};
 use esf_core::{Digest, Name};
-use rustix::fs::{AtFlags, Gid, Uid};
+use rustix::fs::AtFlags;
 
 use crate::Error;
 use crate::error::Context;
+use crate::form::Form;
 use crate::handle;
 use crate::projection::Projection;
 use crate::sealed::Progress;
 use crate::stack::LayerStack;
+use crate::staging::{For, Making, Publication, Staging};
 use crate::trash;
-use crate::workspace::set_attributes;
+use crate::upper::Unopened;
 
 /// How a root is exported.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,20 +46,36 @@ impl LayerStack {
         let projection = Projection::open(self, root)?;
         let (top, made) = claim_destination(to)?;
         let keep = top.try_clone().on("open", to)?;
-        let mut export = Export {
-            projection,
-            options: *options,
-            progress,
-            open: Vec::new(),
-            linked: BTreeMap::new(),
-            top: keep,
-            buffer: vec![0; handle::BUFFER],
-        };
+        let mut export = Export::new(projection, Form::Native, *options, progress, keep);
         let done = export.run(walk(&self.inner.objects, root), top);
         if done.is_err() {
             undo(&export.top, to, made);
         }
         done
+    }
+
+    /// Makes a carrier of this process's form that shows all of a root, from what its manifest says:
+    /// nothing of the carriers that it stands on now is read but the bytes of files.
+    ///
+    /// # Errors
+    /// `Damaged` with the path, `storage_full`, and what this process may not read.
+    pub(crate) fn rebuild(&self, root: &RootPin) -> Result<(), Error> {
+        let staging = Staging::begin(self, Making::Squash)?;
+        let options = ExportOptions { preserve_privilege: true, preserve_owners: true };
+        let open = || staging.root.try_clone().at("open", b"staging");
+        let (projection, form) = (Projection::open(self, root)?, self.inner.form);
+        let mut export = Export::new(projection, form, options, &(), open()?);
+        export.run(walk(&self.inner.objects, root), open()?)?;
+        let packs = self.inner.objects.writer().stage()?;
+        let publication = Publication {
+            made_for: For::Root(*root, vec![staging.carrier]),
+            unopened: export.unopened,
+            form,
+            charge: None,
+            shares_with: &[],
+            durable: true,
+        };
+        staging.publish(packs, &publication)
     }
 }
 
@@ -95,6 +113,9 @@ struct Open {
 
 struct Export<'a> {
     projection: Projection,
+    form: Form,
+    /// Records of symlinks and fifos; none in native form.
+    unopened: Unopened,
     options: ExportOptions,
     progress: &'a dyn Progress,
     open: Vec<Open>,
@@ -103,7 +124,27 @@ struct Export<'a> {
     buffer: Vec<u8>,
 }
 
-impl Export<'_> {
+impl<'a> Export<'a> {
+    fn new(
+        projection: Projection,
+        form: Form,
+        options: ExportOptions,
+        progress: &'a dyn Progress,
+        top: OwnedFd,
+    ) -> Self {
+        Self {
+            projection,
+            form,
+            unopened: Unopened::new(),
+            options,
+            progress,
+            open: Vec::new(),
+            linked: BTreeMap::new(),
+            top,
+            buffer: vec![0; handle::BUFFER],
+        }
+    }
+
     fn run(&mut self, entries: esf_core::manifest::Walk<'_>, top: OwnedFd) -> Result<(), Error> {
         let mut top = Some(top);
         for entry in entries {
@@ -126,7 +167,9 @@ impl Export<'_> {
     fn close(&mut self) -> Result<bool, Error> {
         let Some(done) = self.open.pop() else { return Ok(false) };
         let attrs = self.allowed(&done.attrs);
-        set_attributes(&done.directory, done.mode, &attrs).at("set the attributes of", &done.path)?;
+        self.form
+            .set_attributes(&done.directory, done.mode, &attrs)
+            .at("set the attributes of", &done.path)?;
         self.progress.advance(1, 0);
         Ok(true)
     }
@@ -181,35 +224,21 @@ impl Export<'_> {
             self.projection.take_in(path, expected, Some(&copy), &mut self.buffer)?;
             let mode = self.allowed_mode(entry.mode);
             let attrs = self.allowed(&entry.attrs);
-            set_attributes(&copy, mode, &attrs).at("set the attributes of", path)?;
+            self.form.set_attributes(&copy, mode, &attrs).at("set the attributes of", path)?;
             self.linked.extend(entry.attrs.hard_link.map(|group| (group, path.clone())));
         }
         self.progress.advance(1, expected.1);
         Ok(())
     }
 
-    /// Gives a symlink or a fifo its owner, mode and time.
-    fn set_entry(&self, entry: &WalkEntry, name: &Name) -> std::io::Result<()> {
+    /// Gives a symlink or a fifo its owner, mode, attributes and time.
+    fn set_entry(&mut self, entry: &WalkEntry, name: &Name) -> std::io::Result<()> {
         let directory = &self.open.last().expect("the caller saw it").directory;
         let attrs = self.allowed(&entry.attrs);
-        let (name, flags) = (name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
-        if self.options.preserve_owners {
-            let (uid, gid) = (Uid::from_raw(attrs.uid), Gid::from_raw(attrs.gid));
-            rustix::fs::chownat(directory, name, Some(uid), Some(gid), flags)?;
-        }
-        if entry.kind == EntryKind::Fifo {
-            let mode = rustix::fs::Mode::from_raw_mode(self.allowed_mode(entry.mode).bits());
-            rustix::fs::chmodat(directory, name, mode, AtFlags::empty())?;
-            let handle = handle::open_handle(directory, name)?;
-            for (xattr, value) in &attrs.xattrs {
-                let flags = rustix::fs::XattrFlags::empty();
-                rustix::fs::setxattr(handle::magic_path(&handle), &**xattr, value, flags)?;
-            }
-        }
-        match attrs.mtime {
-            Some(mtime) => Ok(rustix::fs::utimensat(directory, name, &handle::times(mtime), flags)?),
-            None => Ok(()),
-        }
+        let fifo = (entry.kind == EntryKind::Fifo).then(|| self.allowed_mode(entry.mode));
+        let kept = self.form.set_recorded(directory, name.as_bytes(), fifo, &attrs)?;
+        self.unopened.extend(kept.map(|recorded| (entry.path.clone(), recorded)));
+        Ok(())
     }
 
     fn allowed_mode(&self, mode: Mode) -> Mode {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use esf_core::manifest::{ObjectError, ObjectKind, Objects, RootPin, reach};
+use esf_core::manifest::{RootPin, reach};
 use esf_core::{AttemptId, BlobId, Digest};
 use rusqlite::{Connection, params};
 
@@ -19,9 +19,6 @@ use crate::lock::StoreLock;
 use crate::object_store::Retained;
 use crate::recover::{self, parse_layers};
 use crate::stack::LayerStack;
-
-/// Most bytes of an artifact.
-pub const MAX_ARTIFACT: u64 = 64 << 20;
 
 /// What a collection would remove.
 #[derive(Debug)]
@@ -266,38 +263,6 @@ impl LayerStack {
             charge.execute(params![carrier, found.allocated as i64])?;
         }
         Ok(())
-    }
-
-    /// Stores an artifact: plain bytes that a record will name. Kept by collections while it is among
-    /// their live blobs.
-    ///
-    /// # Errors
-    /// `Limit` above 64 MiB, `storage_full`.
-    pub fn put_artifact(&self, bytes: &[u8]) -> Result<BlobId, Error> {
-        use esf_core::manifest::ObjectSink;
-        let size = bytes.len() as u64;
-        if size > MAX_ARTIFACT {
-            return Err(Error::limit("artifact_too_large", b"artifact", "size", size, MAX_ARTIFACT));
-        }
-        let _held = self.lock_shared()?;
-        let blob = BlobId::of(bytes);
-        let mut writer = self.inner.objects.writer();
-        writer.put(ObjectKind::Blob, blob.digest(), bytes)?;
-        writer.finish()?;
-        Ok(blob)
-    }
-
-    /// The bytes of an artifact, checked.
-    ///
-    /// # Errors
-    /// `PathMissing` when it is not stored here, or damaged.
-    pub fn get_artifact(&self, blob: BlobId) -> Result<Vec<u8>, Error> {
-        match self.inner.objects.get(ObjectKind::Blob, blob.digest()) {
-            Err(ObjectError::Missing { .. }) => {
-                Err(Error::PathMissing { path: blob.to_string(), expected: "an artifact" })
-            }
-            got => Ok(got?),
-        }
     }
 }
 

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use esf_core::manifest::RootPin;
 
 use crate::error::Context;
+use crate::form::{Form, Records};
 use crate::intake::{Intake, stat_key};
 use crate::object_store::PackWriter;
 use crate::sealed::{Progress, SealedRoot, Skipped};
 use crate::stack::LayerStack;
-use crate::staging::{Making, Publication, Staging};
+use crate::staging::{For, Making, Publication, Scratch, Staging};
+use crate::upper::Unopened;
 use crate::{Error, handle, local};
 
 /// How a directory is imported.
@@ -54,15 +56,42 @@ impl LayerStack {
         options: &ImportOptions,
         progress: &dyn Progress,
     ) -> Result<Imported, Error> {
+        self.import_from(source, None, options, progress)
+    }
+
+    /// Imports what was unpacked into a scratch directory, in the scratch's form; `records` are those that
+    /// the unpacking made.
+    ///
+    /// # Errors
+    /// As `import_directory`; `ForgedMark` for marks of the scratch's form that nobody of ours made.
+    pub fn import_scratch(
+        &self,
+        scratch: &Scratch,
+        records: &Records,
+        options: &ImportOptions,
+        progress: &dyn Progress,
+    ) -> Result<Imported, Error> {
+        let unpacked = (scratch.form() == Form::Portable).then_some(&records.0);
+        self.import_from(scratch.path(), unpacked, options, progress)
+    }
+
+    fn import_from(
+        &self,
+        source: &Path,
+        unpacked: Option<&Unopened>,
+        options: &ImportOptions,
+        progress: &dyn Progress,
+    ) -> Result<Imported, Error> {
         let held = Arc::new(self.lock_shared()?);
         let top = open_source(source)?;
         let staging = Staging::begin(self, Making::Import)?;
         let store = stat_key(&rustix::fs::stat(&self.inner.dir).on("inspect", &self.inner.dir)?);
         let device = rustix::fs::fstat(&top).on("inspect", source)?.st_dev;
-        let intake = Intake::new(options, progress, (store, device), self.inner.objects.writer());
+        let (form, sink) = (self.inner.form, self.inner.objects.writer());
+        let intake = Intake::new(options, progress, (store, device), form, unpacked, sink);
         let found = intake.run(top, staging.root.try_clone().at("open", b"staging")?)?;
         let pin = found.pin.expect("the top directory was completed");
-        self.publish_import(staging, intake.into_sink(), pin, !options.relaxed)?;
+        self.publish_import(staging, intake.into_sink(), pin, found.unopened, !options.relaxed)?;
         let sealed = SealedRoot { pin, bytes: found.bytes, txn: None, _held: held };
         Ok(Imported { sealed, files: found.entries, bytes: found.bytes, skipped: found.skipped })
     }
@@ -72,6 +101,7 @@ impl LayerStack {
         staging: Staging,
         sink: PackWriter,
         pin: RootPin,
+        unopened: Unopened,
         durable: bool,
     ) -> Result<(), Error> {
         let packs = sink.stage()?;
@@ -80,7 +110,11 @@ impl LayerStack {
             return Ok(());
         }
         let layers = vec![staging.carrier];
-        staging.publish(packs, &Publication { pin, layers, charge: None, shares_with: &[], durable })
+        let (made_for, form) = (For::Root(pin, layers), self.inner.form);
+        staging.publish(
+            packs,
+            &Publication { made_for, unopened, form, charge: None, shares_with: &[], durable },
+        )
     }
 }
 

@@ -10,16 +10,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use esf_core::Name;
 use esf_core::manifest::{Attrs, Entry, EntryKind, MAX_DEPTH, Mode, RootPin};
-use rustix::fs::{AtFlags, Gid, Stat, Uid};
+use rustix::fs::{AtFlags, Stat};
 
 use crate::Error;
 use crate::assemble::{Assembled, Directory, Inode, Links};
-use crate::attributes::{Sorted, attrs_of, left_out, set_open, sort_foreign};
+use crate::attributes::{Shown, Sorted, Xattrs, attrs_of, left_out, sort_foreign, sort_upper};
 use crate::error::{Context, show};
+use crate::form::Form;
 use crate::handle::{self, Content, Kind, join, read_error};
 use crate::import::ImportOptions;
 use crate::object_store::PackWriter;
 use crate::sealed::{Progress, Skipped};
+use crate::upper::Unopened;
 
 const THREADS: usize = 2;
 /// How many files of one directory are taken in one go.
@@ -37,6 +39,8 @@ pub(crate) struct Found {
     pub(crate) bytes: u64,
     pub(crate) skipped: Skipped,
     links: Links,
+    /// Records of the symlinks and fifos that were made.
+    pub(crate) unopened: Unopened,
     /// Known once the top directory is complete.
     pub(crate) pin: Option<RootPin>,
 }
@@ -59,7 +63,7 @@ struct Node {
     source: OwnedFd,
     staged: OwnedFd,
     stat: Stat,
-    xattrs: Sorted,
+    shown: Shown,
     files: Vec<(Name, Stat)>,
     entries: Mutex<Directory>,
     /// Children and runs of files that are not done, plus one while it is being listed.
@@ -81,6 +85,11 @@ struct Queue {
 
 /// A directory that is being taken in.
 pub(crate) struct Intake<'a> {
+    /// None for a plain directory, in which no mark means anything. Some when the source is in portable
+    /// form, as archives are unpacked without root: the records of its symlinks and fifos.
+    unpacked: Option<&'a Unopened>,
+    /// Of the carrier that is made.
+    form: Form,
     options: &'a ImportOptions,
     progress: &'a dyn Progress,
     store: Inode,
@@ -102,9 +111,13 @@ impl<'a> Intake<'a> {
         options: &'a ImportOptions,
         progress: &'a dyn Progress,
         (store, device): (Inode, u64),
+        form: Form,
+        unpacked: Option<&'a Unopened>,
         sink: PackWriter,
     ) -> Self {
         Self {
+            unpacked,
+            form,
             options,
             progress,
             store,
@@ -202,8 +215,8 @@ impl<'a> Intake<'a> {
             }
             (None, ..) => unreachable!("only the top directory has no parent, and it is staged"),
         };
-        let xattrs = sort_foreign(&path, handle::xattrs(&source).at("read attributes of", &path)?)?;
-        self.note_left_out(&path, &xattrs);
+        let xattrs = handle::xattrs(&source).at("read attributes of", &path)?;
+        let shown = self.look(&path, &stat, xattrs)?;
         let mut node = Node {
             parent: parent.cloned(),
             name,
@@ -211,7 +224,7 @@ impl<'a> Intake<'a> {
             source,
             staged,
             stat,
-            xattrs,
+            shown,
             files: Vec::new(),
             entries: Mutex::default(),
             pending: AtomicUsize::new(1),
@@ -269,8 +282,24 @@ impl<'a> Intake<'a> {
         Ok(directories)
     }
 
-    fn owner(&self, stat: &Stat) -> (u32, u32) {
-        if self.options.preserve_owners { (stat.st_uid, stat.st_gid) } else { (0, 0) }
+    /// Mode, owner and attributes that an entry of the source gets in the root.
+    fn look(&self, path: &[u8], stat: &Stat, xattrs: Xattrs) -> Result<Shown, Error> {
+        let mut shown = match self.unpacked {
+            None => {
+                let sorted = sort_foreign(path, xattrs)?;
+                self.note_left_out(path, &sorted);
+                sorted.shown(Form::Native, stat, None)
+            }
+            Some(unopened) => {
+                let directory = Kind::of(stat) == Kind::Directory;
+                let sorted = sort_upper(Form::Portable, path, directory, xattrs)?;
+                sorted.shown(Form::Portable, stat, unopened.get(path))
+            }
+        };
+        if !self.options.preserve_owners {
+            shown.owner = (0, 0);
+        }
+        Ok(shown)
     }
 
     fn special(&self, path: &[u8], kind: &'static str) -> Result<(), Error> {
@@ -305,26 +334,42 @@ impl<'a> Intake<'a> {
             Err(error) if is_gone(&error.into()) => return Ok(()),
             Err(error) => return Err(error).at("read the link", path),
         };
-        let owner = self.owner(stat);
         rustix::fs::symlinkat(&*target, &node.staged, name.as_bytes()).at("copy", path)?;
-        set_entry(node, &name, stat, owner).at("set the times of", path)?;
+        let shown = self.look(path, stat, Vec::new())?;
+        self.set_unopened(node, &name, stat, None, shown.owner, path)?;
         let kind = EntryKind::Symlink { target: target.into() };
         let entry = Entry { name, mode: Mode::SYMLINK, kind };
-        lock(&node.entries).add(entry, attrs_of(stat, owner, Vec::new()), None);
+        lock(&node.entries).add(entry, shown.attrs(stat), None);
         self.count(0);
         Ok(())
     }
 
     fn take_fifo(&self, node: &Node, name: Name, stat: &Stat, path: &[u8]) -> Result<(), Error> {
-        let owner = self.owner(stat);
-        let mode = Mode::of_stat(stat.st_mode);
-        let raw = rustix::fs::Mode::from_raw_mode(mode.bits());
+        let raw = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mkfifoat(&node.staged, name.as_bytes(), raw).at("copy", path)?;
-        set_entry(node, &name, stat, owner).at("set the times of", path)?;
-        rustix::fs::chmodat(&node.staged, name.as_bytes(), raw, AtFlags::empty()).at("copy", path)?;
-        let entry = Entry { name, mode, kind: EntryKind::Fifo };
-        lock(&node.entries).add(entry, attrs_of(stat, owner, Vec::new()), None);
+        let shown = self.look(path, stat, Vec::new())?;
+        self.set_unopened(node, &name, stat, Some(shown.mode), shown.owner, path)?;
+        let entry = Entry { name, mode: shown.mode, kind: EntryKind::Fifo };
+        lock(&node.entries).add(entry, shown.attrs(stat), None);
         self.count(0);
+        Ok(())
+    }
+
+    /// Gives a copied symlink or fifo its owner, mode and time, and keeps its record if it needs one.
+    fn set_unopened(
+        &self,
+        node: &Node,
+        name: &Name,
+        stat: &Stat,
+        fifo: Option<Mode>,
+        owner: (u32, u32),
+        path: &[u8],
+    ) -> Result<(), Error> {
+        let (form, mtime) = (self.form, Some(handle::mtime(stat)));
+        let kept = form.set_unopened(&node.staged, name.as_bytes(), fifo, owner, mtime);
+        if let Some(recorded) = kept.at("set the attributes of", path)? {
+            lock(&self.found).unopened.insert(path.to_vec(), recorded);
+        }
         Ok(())
     }
 
@@ -384,16 +429,15 @@ impl<'a> Intake<'a> {
     fn copy(&self, source: &Source<'_>, buffer: &mut [u8]) -> Result<Taken, Error> {
         let path = source.path;
         let found = handle::xattrs(source.file).at("read attributes of", path)?;
-        let xattrs = sort_foreign(path, found)?;
-        self.note_left_out(path, &xattrs);
+        let shown = self.look(path, source.stat, found)?;
         let copy = handle::create_file(&source.node.staged, source.name.as_bytes()).at("copy", path)?;
         let content = handle::take_in(source.file, source.stat, Some(&copy), buffer)
             .map_err(|error| read_error(error, path))?;
-        let owner = self.owner(source.stat);
-        let (mode, mtime) = (source.stat.st_mode, Some(handle::mtime(source.stat)));
-        set_open(&copy, mode, mtime, owner, &xattrs.portable).at("set the attributes of", path)?;
-        let mode = Mode::of_stat(source.stat.st_mode);
-        Ok(Taken { path: path.to_vec(), mode, content, attrs: attrs_of(source.stat, owner, xattrs.portable) })
+        let (mode, mtime) = (shown.mode, Some(handle::mtime(source.stat)));
+        self.form
+            .set_open(&copy, mode.bits(), mtime, shown.owner, &shown.xattrs)
+            .at("set the attributes of", path)?;
+        Ok(Taken { path: path.to_vec(), mode, content, attrs: shown.attrs(source.stat) })
     }
 
     /// Notes that a part of `node` is done; completes it and what that completes above.
@@ -402,12 +446,11 @@ impl<'a> Intake<'a> {
         while node.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
             let entries = std::mem::take(&mut *lock(&node.entries));
             let inside = entries.assemble(&mut *lock(&self.sink))?;
-            let owner = self.owner(&node.stat);
-            let (mode, mtime) = (node.stat.st_mode, Some(handle::mtime(&node.stat)));
-            set_open(&node.staged, mode, mtime, owner, &node.xattrs.portable)
+            let (mode, mtime) = (node.shown.mode, Some(handle::mtime(&node.stat)));
+            self.form
+                .set_open(&node.staged, mode.bits(), mtime, node.shown.owner, &node.shown.xattrs)
                 .at("set the attributes of", &node.path)?;
-            let mode = Mode::of_stat(node.stat.st_mode);
-            let attrs = attrs_of(&node.stat, owner, node.xattrs.portable.clone());
+            let attrs = attrs_of(&node.stat, node.shown.owner, node.shown.xattrs.clone());
             let Some(parent) = &node.parent else {
                 return self.finish_top(inside, mode, attrs);
             };
@@ -450,15 +493,4 @@ fn is_gone(error: &std::io::Error) -> bool {
     use rustix::io::Errno;
     let gone = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::NXIO];
     error.raw_os_error().is_some_and(|raw| gone.iter().any(|errno| errno.raw_os_error() == raw))
-}
-
-/// Gives a copied symlink or fifo its owner and time.
-fn set_entry(node: &Node, name: &Name, stat: &Stat, owner: (u32, u32)) -> std::io::Result<()> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW;
-    if owner != (0, 0) || rustix::process::geteuid().is_root() {
-        let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
-        rustix::fs::chownat(&node.staged, name.as_bytes(), Some(uid), Some(gid), flags)?;
-    }
-    let times = handle::times(handle::mtime(stat));
-    Ok(rustix::fs::utimensat(&node.staged, name.as_bytes(), &times, flags)?)
 }

@@ -13,10 +13,14 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use crate::Error;
+use crate::form::{Form, Recorded};
+use crate::upper::Unopened;
 
 /// The schema's version, in SQLite's `user_version`.
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 const SCHEMA: &str = include_str!("local.sql");
+/// What makes a schema of version 1 into one of version 2.
+const FROM_1: &str = include_str!("local_2.sql");
 
 macro_rules! local_ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -68,6 +72,18 @@ local_ids! {
     CarrierId;
     /// Names something under way on this machine: a seal, an import, a squash or a merge.
     TxnId;
+}
+
+impl ToSql for Form {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.as_str().into())
+    }
+}
+
+impl FromSql for Form {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Self::parse(value.as_str()?).ok_or(FromSqlError::InvalidType)
+    }
 }
 
 /// Sixteen bytes from the kernel.
@@ -151,18 +167,20 @@ fn connect(path: &Path, synchronous: &str) -> Result<Connection, Error> {
     Ok(connection)
 }
 
+/// Makes the schema, or brings that of an older build to this one's.
 fn create_schema(connection: &Connection) -> Result<(), Error> {
-    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    match found {
+    let version = || connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0));
+    match version()? {
         SCHEMA_VERSION => Ok(()),
-        0 => {
+        0..SCHEMA_VERSION => {
             // Another process may be doing the same: the second finds the version set.
             connection.execute_batch("BEGIN IMMEDIATE")?;
-            let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-            if found == 0 {
-                connection.execute_batch(SCHEMA)?;
-                connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+            match version()? {
+                0 => connection.execute_batch(SCHEMA)?,
+                1 => connection.execute_batch(FROM_1)?,
+                _ => {}
             }
+            connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
             Ok(connection.execute_batch("COMMIT")?)
         }
         newer if newer > SCHEMA_VERSION => Err(Error::StoreNewer {
@@ -197,12 +215,88 @@ pub(crate) struct Charge {
 pub(crate) fn insert_carrier(
     db: &Transaction<'_>,
     carrier: CarrierId,
+    form: Form,
     charge: Charge,
     shared: bool,
 ) -> Result<(), Error> {
-    db.prepare_cached("INSERT INTO carriers VALUES (?1, 'staging', ?2, ?3, ?4) ON CONFLICT DO NOTHING")?
-        .execute(params![carrier, charge.allocated as i64, charge.inodes as i64, shared])?;
+    db.prepare_cached(
+        "INSERT INTO carriers (carrier, state, allocated, inodes, shared, form)
+         VALUES (?1, 'staging', ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
+    )?
+    .execute(params![carrier, charge.allocated as i64, charge.inodes as i64, shared, form])?;
     Ok(())
+}
+
+/// The form of a carrier.
+pub(crate) fn form(db: &Connection, carrier: CarrierId) -> Result<Form, Error> {
+    let mut statement = db.prepare_cached("SELECT form FROM carriers WHERE carrier = ?1")?;
+    Ok(statement.query_row(params![carrier], |row| row.get(0))?)
+}
+
+/// Keeps the records of a carrier's symlinks and fifos.
+pub(crate) fn insert_unopened(
+    db: &Transaction<'_>,
+    carrier: CarrierId,
+    unopened: &Unopened,
+) -> Result<(), Error> {
+    let mut statement = db.prepare_cached("INSERT OR REPLACE INTO unopened VALUES (?1, ?2, ?3)")?;
+    for (path, recorded) in unopened {
+        statement.execute(params![carrier, path, recorded.encode()])?;
+    }
+    Ok(())
+}
+
+/// The records of a carrier's symlinks and fifos.
+pub(crate) fn unopened(db: &Connection, carrier: CarrierId) -> Result<Unopened, Error> {
+    let mut statement = db.prepare_cached("SELECT path, recorded FROM unopened WHERE carrier = ?1")?;
+    let rows = statement
+        .query_map(params![carrier], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+    let mut found = Unopened::new();
+    for row in rows {
+        let (path, bytes) = row?;
+        let damaged = || Error::damaged(&path, "its record in local.db is none of ours");
+        let recorded = Recorded::decode(&bytes).ok_or_else(damaged)?;
+        found.insert(path, recorded);
+    }
+    Ok(found)
+}
+
+/// Whether a carrier has a row.
+pub(crate) fn exists(db: &Connection, carrier: CarrierId) -> Result<bool, Error> {
+    let mut statement = db.prepare_cached("SELECT EXISTS (SELECT 1 FROM carriers WHERE carrier = ?1)")?;
+    Ok(statement.query_row(params![carrier], |row| row.get(0))?)
+}
+
+/// Records that `native` shows what `portable` does.
+pub(crate) fn put_conversion(
+    db: &Transaction<'_>,
+    portable: CarrierId,
+    native: CarrierId,
+) -> Result<(), Error> {
+    db.prepare_cached("INSERT INTO conversions VALUES (?1, ?2)")?.execute(params![portable, native])?;
+    Ok(())
+}
+
+/// Makes every root that can stand on native carriers alone do so. One commit: a root has its old
+/// carriers or its new ones.
+pub(crate) fn swap_converted(db: &Transaction<'_>) -> Result<(), Error> {
+    db.prepare_cached(
+        "UPDATE projections
+         SET carrier = (SELECT native FROM conversions WHERE portable = projections.carrier)
+         WHERE carrier IN (SELECT portable FROM conversions)
+           AND NOT EXISTS (SELECT 1 FROM projections AS other JOIN carriers USING (carrier)
+                           WHERE other.root_id = projections.root_id
+                             AND other.attrs_id = projections.attrs_id AND carriers.form = 'portable'
+                             AND carrier NOT IN (SELECT portable FROM conversions))",
+    )?
+    .execute([])?;
+    Ok(())
+}
+
+/// The native carrier that shows what a portable one does, if it was made.
+pub(crate) fn conversion(db: &Connection, portable: CarrierId) -> Result<Option<CarrierId>, Error> {
+    let mut statement = db.prepare_cached("SELECT native FROM conversions WHERE portable = ?1")?;
+    Ok(statement.query_row(params![portable], |row| row.get(0)).optional()?)
 }
 
 /// The carriers of a hot root, topmost first; none when it is not hot here.
@@ -214,6 +308,17 @@ pub(crate) fn projection(db: &Connection, pin: &RootPin) -> Result<Option<Vec<Ca
     let layers = statement.query_map(params![root, attrs], |row| row.get(0))?;
     let layers = layers.collect::<Result<Vec<CarrierId>, _>>()?;
     Ok((!layers.is_empty()).then_some(layers))
+}
+
+/// The same with the form of each; empty when the root is not hot here.
+pub(crate) fn projection_forms(db: &Connection, pin: &RootPin) -> Result<Vec<(CarrierId, Form)>, Error> {
+    let (root, attrs) = pin_columns(pin);
+    let mut statement = db.prepare_cached(
+        "SELECT carrier, form FROM projections JOIN carriers USING (carrier)
+         WHERE root_id = ?1 AND attrs_id = ?2 ORDER BY position",
+    )?;
+    let layers = statement.query_map(params![root, attrs], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(layers.collect::<Result<_, _>>()?)
 }
 
 /// Records the carriers of a root, replacing what was recorded.
@@ -262,22 +367,25 @@ pub(crate) struct WorkspaceRow {
     pub(crate) boot: String,
     /// A sync of the upper failed: what the kernel has in memory may not be on the disk.
     pub(crate) suspect: bool,
+    /// Of the upper.
+    pub(crate) form: Form,
     pub(crate) lowers: Vec<CarrierId>,
 }
 
 pub(crate) fn workspace(db: &Connection, attempt: AttemptId) -> Result<Option<WorkspaceRow>, Error> {
-    let mut statement =
-        db.prepare_cached("SELECT root_id, attrs_id, boot_id, suspect FROM workspaces WHERE attempt = ?1")?;
+    let mut statement = db.prepare_cached(
+        "SELECT root_id, attrs_id, boot_id, suspect, form FROM workspaces WHERE attempt = ?1",
+    )?;
     let row = statement
         .query_row(params![attempt.as_bytes()], |row| {
-            Ok((pin_of(row.get(0)?, row.get(1)?), row.get(2)?, row.get(3)?))
+            Ok((pin_of(row.get(0)?, row.get(1)?), row.get(2)?, row.get(3)?, row.get(4)?))
         })
         .optional()?;
-    let Some((base, boot, suspect)) = row else { return Ok(None) };
+    let Some((base, boot, suspect, form)) = row else { return Ok(None) };
     let mut statement =
         db.prepare_cached("SELECT carrier FROM workspace_lowers WHERE attempt = ?1 ORDER BY position")?;
     let lowers = statement.query_map(params![attempt.as_bytes()], |row| row.get(0))?;
-    Ok(Some(WorkspaceRow { base, boot, suspect, lowers: lowers.collect::<Result<_, _>>()? }))
+    Ok(Some(WorkspaceRow { base, boot, suspect, form, lowers: lowers.collect::<Result<_, _>>()? }))
 }
 
 pub(crate) fn insert_workspace(
@@ -286,13 +394,11 @@ pub(crate) fn insert_workspace(
     row: &WorkspaceRow,
 ) -> Result<(), Error> {
     let (root, attrs) = pin_columns(&row.base);
-    db.prepare_cached("INSERT INTO workspaces VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
-        attempt.as_bytes(),
-        root,
-        attrs,
-        row.boot,
-        row.suspect
-    ])?;
+    db.prepare_cached(
+        "INSERT INTO workspaces (attempt, root_id, attrs_id, boot_id, suspect, form)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![attempt.as_bytes(), root, attrs, row.boot, row.suspect, row.form])?;
     let mut statement = db.prepare_cached("INSERT INTO workspace_lowers VALUES (?1, ?2, ?3)")?;
     for (position, carrier) in row.lowers.iter().enumerate() {
         statement.execute(params![attempt.as_bytes(), position as i64, carrier])?;
@@ -314,4 +420,82 @@ pub(crate) fn delete_workspace(db: &Transaction<'_>, attempt: AttemptId) -> Resu
         db.prepare_cached(text)?.execute(params![attempt.as_bytes()])?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every column of every table with its rules, and every index.
+    fn described(db: &Connection) -> Vec<String> {
+        let text = "SELECT m.name, c.name, c.type, c.\"notnull\", c.dflt_value, c.pk
+                    FROM sqlite_schema m JOIN pragma_table_info(m.name) c WHERE m.type IN ('table', 'index')
+                    ORDER BY 1, 2";
+        let mut statement = db.prepare(text).expect("prepare");
+        let row = |row: &rusqlite::Row<'_>| {
+            let columns = (0..6).map(|n| Ok(format!("{:?}", row.get_ref(n)?)));
+            columns.collect::<rusqlite::Result<Vec<_>>>().map(|columns| columns.join(" "))
+        };
+        statement.query_map([], row).expect("query").collect::<Result<_, _>>().expect("rows")
+    }
+
+    #[test]
+    fn an_older_schema_becomes_this_ones_and_what_it_held_is_native() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (old, fresh) = (dir.path().join("old.db"), dir.path().join("fresh.db"));
+        let carrier = CarrierId::draw();
+        let db = Connection::open(&old).expect("open");
+        db.execute_batch(include_str!("local_1.sql")).expect("schema");
+        db.pragma_update(None, "user_version", 1).expect("version");
+        db.execute("INSERT INTO carriers VALUES (?1, 'hot', 1, 2, 0)", params![carrier]).expect("carrier");
+        db.execute("INSERT INTO workspaces VALUES (x'01', x'02', x'03', 'boot', 1)", []).expect("workspace");
+        db.execute("INSERT INTO projections VALUES (x'01', x'02', 0, ?1)", params![carrier]).expect("layer");
+        let insert =
+            "INSERT INTO transactions (txn, kind, state, attempt) VALUES ('t', 'seal', 'intent', x'01')";
+        db.execute(insert, []).expect("transaction");
+        drop(db);
+        let local = Local::open(&old).expect("migrate");
+        drop(Local::open(&fresh).expect("create"));
+        let other = Connection::open(&fresh).expect("open");
+        local
+            .read(|db| {
+                assert_eq!(described(db), described(&other));
+                assert_eq!(form(db, carrier)?, Form::Native);
+                let form: Form = db.query_row("SELECT form FROM workspaces", [], |row| row.get(0))?;
+                assert_eq!(form, Form::Native);
+                let seals: i64 = db.query_row("SELECT count(*) FROM transactions", [], |row| row.get(0))?;
+                assert_eq!(seals, 1);
+                Ok(())
+            })
+            .expect("read");
+        // What the older build could not say is allowed now, and nothing else.
+        for (kind, allowed) in [("convert", true), ("nonsense", false)] {
+            let inserted = local.write(Commit::Ordered, |db| {
+                let text = "INSERT INTO transactions (txn, kind, state) VALUES (?1, ?1, 'intent')";
+                Ok(db.execute(text, params![kind])?)
+            });
+            assert_eq!(inserted.is_ok(), allowed, "{kind}");
+        }
+        drop(Local::open(&old).expect("a second time"));
+    }
+
+    #[test]
+    fn what_belongs_to_a_carrier_goes_with_it() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let local = Local::open(&dir.path().join("local.db")).expect("create");
+        let (portable, native) = (CarrierId::draw(), CarrierId::draw());
+        let recorded =
+            Recorded { mode: esf_core::manifest::Mode::SYMLINK, owner: (5, 6), xattrs: Vec::new() };
+        let kept = Unopened::from([(b"l\xff".to_vec(), recorded)]);
+        let found = local.write(Commit::Ordered, |db| {
+            insert_carrier(db, portable, Form::Portable, Charge::default(), false)?;
+            insert_carrier(db, native, Form::Native, Charge::default(), false)?;
+            insert_unopened(db, portable, &kept)?;
+            put_conversion(db, portable, native)?;
+            assert_eq!((unopened(db, portable)?, conversion(db, portable)?), (kept, Some(native)));
+            db.execute("DELETE FROM carriers WHERE carrier = ?1", params![portable])?;
+            Ok((unopened(db, portable)?, conversion(db, portable)?))
+        });
+        assert_eq!(found.expect("commit"), (Unopened::new(), None));
+    }
 }

@@ -6,8 +6,22 @@ CREATE TABLE carriers (
     state     TEXT NOT NULL CHECK (state IN ('staging', 'hot', 'condemned')),
     allocated INTEGER NOT NULL,               -- bytes on disk that this carrier is charged with
     inodes    INTEGER NOT NULL,               -- files and directories in it
-    shared    INTEGER NOT NULL                -- 1 when files are hard-linked with another carrier
+    shared    INTEGER NOT NULL,               -- 1 when files are hard-linked with another carrier
+    form      TEXT NOT NULL DEFAULT 'native' CHECK (form IN ('native', 'portable'))
 ) STRICT;
+
+CREATE TABLE unopened (                       -- of portable carriers: symlinks and fifos with a record
+    carrier  TEXT NOT NULL REFERENCES carriers (carrier) ON DELETE CASCADE,
+    path     BLOB NOT NULL,
+    recorded BLOB NOT NULL,                   -- as in user.esf.attrs, which these cannot carry
+    PRIMARY KEY (carrier, path)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE conversions (                    -- two carriers that show the same, one in each form
+    portable TEXT PRIMARY KEY REFERENCES carriers (carrier) ON DELETE CASCADE,
+    native   TEXT NOT NULL REFERENCES carriers (carrier) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE INDEX conversions_by_native ON conversions (native);
 
 CREATE TABLE projections (                    -- a hot root: its carriers, topmost first
     root_id  BLOB NOT NULL,
@@ -23,7 +37,8 @@ CREATE TABLE workspaces (                     -- attempts/<attempt>: an upper an
     root_id  BLOB NOT NULL,                   -- the base
     attrs_id BLOB NOT NULL,
     boot_id  TEXT NOT NULL,                   -- uppers are volatile: worthless after a restart
-    suspect  INTEGER NOT NULL                 -- 1 after a failed sync: the next seal reads it back
+    suspect  INTEGER NOT NULL,                -- 1 after a failed sync: the next seal reads it back
+    form     TEXT NOT NULL DEFAULT 'native' CHECK (form IN ('native', 'portable')) -- the upper's
 ) STRICT;
 
 CREATE TABLE workspace_lowers (               -- pins carriers under a live overlay
@@ -36,7 +51,7 @@ CREATE INDEX workspace_lowers_by_carrier ON workspace_lowers (carrier);
 
 CREATE TABLE transactions (                   -- what is under way, to be finished or undone
     txn            TEXT PRIMARY KEY,          -- 32 hex digits: the directory's name in staging/
-    kind           TEXT NOT NULL CHECK (kind IN ('seal', 'import', 'squash', 'merge')),
+    kind           TEXT NOT NULL CHECK (kind IN ('seal', 'import', 'squash', 'merge', 'convert')),
     state          TEXT NOT NULL CHECK (state IN ('intent', 'prepared', 'projected')),
     carrier        TEXT,                      -- null when nothing changed
     attempt        BLOB UNIQUE,               -- seals only, as the next three
@@ -47,7 +62,8 @@ CREATE TABLE transactions (                   -- what is under way, to be finish
     base_attrs_id  BLOB,
     root_id        BLOB,                      -- from prepared on, as the next two
     attrs_id       BLOB,
-    layers         TEXT                       -- the projection's carriers, topmost first, by comma
+    layers         TEXT                       -- the projection's carriers, topmost first, by comma;
+                                              -- of a conversion the carrier that is converted
 ) STRICT;
 
 CREATE TABLE damaged_roots (                  -- what a verification found: not to be mounted

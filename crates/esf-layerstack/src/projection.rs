@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use esf_core::manifest::{EntryKind, RootPin, WalkEntry, lookup};
 use esf_core::{BlobId, Name};
@@ -13,22 +13,41 @@ use rustix::fs::{OFlags, SeekFrom, Stat};
 
 use crate::Error;
 use crate::error::Context;
+use crate::form::Form;
 use crate::handle::read_error;
 use crate::handle::{self, Kind};
 use crate::local::CarrierId;
-use crate::squash::is_opaque;
 use crate::stack::LayerStack;
 
-/// One directory as its forms in several carriers, topmost first.
+/// A directory of one carrier.
+pub(crate) struct Layer {
+    pub(crate) directory: OwnedFd,
+    /// The carrier's.
+    pub(crate) form: Form,
+    /// Which of the carriers that were opened together.
+    pub(crate) nth: usize,
+}
+
+impl AsFd for Layer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+/// One directory as it is in several carriers, topmost first.
 pub(crate) struct Stacked {
-    pub(crate) layers: Vec<OwnedFd>,
+    pub(crate) layers: Vec<Layer>,
 }
 
 impl Stacked {
     /// The top directories of `carriers`.
     pub(crate) fn open(stack: &LayerStack, carriers: &[CarrierId]) -> Result<Self, Error> {
-        let layers = carriers.iter().map(|carrier| stack.open_carrier(*carrier)).collect::<Result<_, _>>()?;
-        Ok(Self { layers })
+        let forms = stack.forms(carriers)?;
+        let opened =
+            carriers.iter().zip(forms).enumerate().map(|(nth, (carrier, form))| {
+                Ok(Layer { directory: stack.open_carrier(*carrier)?, form, nth })
+            });
+        Ok(Self { layers: opened.collect::<Result<_, Error>>()? })
     }
 
     /// Every name, whiteouts included, with the topmost layer that has it.
@@ -58,8 +77,8 @@ impl Stacked {
                 Err(error) => return Err(error).at("inspect", path),
             }
             let directory = handle::open_child(layer, name.as_bytes()).at("open", path)?;
-            let opaque = is_opaque(&directory).at("read attributes of", path)?;
-            layers.push(directory);
+            let opaque = layer.form.is_opaque(&directory).at("read attributes of", path)?;
+            layers.push(Layer { directory, ..*layer });
             if opaque {
                 return Ok((Self { layers }, true));
             }
@@ -77,7 +96,7 @@ pub(crate) struct Projection {
 impl Projection {
     pub(crate) fn open(stack: &LayerStack, pin: &RootPin) -> Result<Self, Error> {
         let ids = stack.layers(pin)?;
-        let carriers = Stacked::open(stack, &ids)?.layers;
+        let carriers = ids.iter().map(|carrier| stack.open_carrier(*carrier)).collect::<Result<_, _>>()?;
         Ok(Self { ids, carriers })
     }
 

@@ -4,23 +4,22 @@
 
 use std::os::fd::OwnedFd;
 
-use esf_core::manifest::RootPin;
 use rusqlite::{OptionalExtension, params};
 use rustix::fs::FlockOperation;
 
 use crate::error::Context;
 use crate::local::{CarrierId, TxnId, pin_of};
 use crate::stack::LayerStack;
-use crate::staging::{abandon, clean_up, commit_carrier, move_to_carriers};
+use crate::staging::{For, abandon, clean_up, commit_carrier, move_to_carriers};
 use crate::{Error, handle};
 
 /// A row of a transaction that makes a carrier.
 struct Row {
     carrier: CarrierId,
-    prepared: Option<(RootPin, Vec<CarrierId>)>,
+    prepared: Option<For>,
 }
 
-/// Finishes or undoes the imports, squashes, merges and collections of dead processes.
+/// Finishes or undoes the imports, squashes, merges, conversions and collections of dead processes.
 pub(crate) fn transactions(stack: &LayerStack) -> Result<(), Error> {
     stack.sweep()?;
     let names = handle::list(&stack.inner.staging).at("list", b"staging")?;
@@ -59,7 +58,15 @@ fn find(stack: &LayerStack, txn: TxnId) -> Result<Option<Row>, Error> {
         let row = statement.query_row(params![txn], |row| {
             let prepared = match row.get::<_, String>(1)?.as_str() {
                 "intent" => None,
-                _ => Some((pin_of(row.get(2)?, row.get(3)?), parse_layers(&row.get::<_, String>(4)?))),
+                _ => {
+                    let layers = parse_layers(&row.get::<_, String>(4)?);
+                    let pin = row.get::<_, Option<[u8; 32]>>(2)?.zip(row.get::<_, Option<[u8; 32]>>(3)?);
+                    match (pin, layers.first()) {
+                        (Some((root, attrs)), _) => Some(For::Root(pin_of(root, attrs), layers)),
+                        (None, Some(carrier)) => Some(For::Carrier(*carrier)),
+                        (None, None) => None,
+                    }
+                }
             };
             Ok(Row { carrier: row.get(0)?, prepared })
         });
@@ -101,16 +108,16 @@ fn settle(
     directory: Option<&OwnedFd>,
 ) -> Result<(), Error> {
     match (row, directory) {
-        (Some(Row { carrier, prepared: Some((pin, layers)) }), Some(directory)) => {
+        (Some(Row { carrier, prepared: Some(made_for) }), Some(directory)) => {
             tracing::info!(%txn, "rolling a prepared carrier forward");
             move_to_carriers(stack, directory, carrier)?;
-            commit_carrier(stack, txn, carrier, &pin, &layers)?;
+            commit_carrier(stack, txn, carrier, &made_for)?;
             clean_up(stack, txn)
         }
         // A power cut kept the removal of the directory and not the commit before it.
-        (Some(Row { carrier, prepared: Some((pin, layers)) }), None) => {
+        (Some(Row { carrier, prepared: Some(made_for) }), None) => {
             match handle::stat_entry(&stack.inner.carriers, carrier.to_string().as_bytes()) {
-                Ok(_) => commit_carrier(stack, txn, carrier, &pin, &layers),
+                Ok(_) => commit_carrier(stack, txn, carrier, &made_for),
                 Err(_) => abandon(stack, txn, false),
             }
         }

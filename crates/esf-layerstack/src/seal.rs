@@ -16,6 +16,7 @@ use rustix::fs::OFlags;
 use crate::compare::compare;
 use crate::disk::{self, Boundary};
 use crate::error::Context;
+use crate::form::Form;
 use crate::journal::{Journal, JournalState};
 use crate::local::{self, CarrierId, Commit, TxnId, WorkspaceRow, insert_carrier, pin_columns};
 use crate::lock::StoreLock;
@@ -23,7 +24,7 @@ use crate::object_store::PackWriter;
 use crate::sealed::{Changes, Progress, SealedRoot};
 use crate::settle::proof;
 use crate::stack::LayerStack;
-use crate::upper::{self, Few, Purpose, Socket, Walked};
+use crate::upper::{self, Few, Purpose, Socket, Source, Walked};
 use crate::workspace::PATIENT;
 use crate::{Error, handle, ledger};
 
@@ -90,6 +91,7 @@ impl LayerStack {
             return Err(Error::SealConflict { attempt });
         }
         let row = row.ok_or(Error::WorkspaceMissing(attempt))?;
+        self.require_readable(&[row.form])?;
         let txn = match journal {
             Some(journal) if journal.state != JournalState::Intent => {
                 return self.resume(&journal, claim, &held);
@@ -150,8 +152,9 @@ impl LayerStack {
         disk::reach(Boundary::SealNormalise).at("normalise", b"upper")?;
         let mut writer = self.inner.objects.writer();
         let again = handle::open_child(home, b"upper").at("open", b"upper")?;
+        let source = Source::upper(again, row.form);
         let walked =
-            upper::walk(Purpose::Seal, &self.inner.objects, &mut writer, again, &request.base, progress)?;
+            upper::walk(Purpose::Seal, &self.inner.objects, &mut writer, source, &request.base, progress)?;
         let (pin, changes) = compare(&mut writer, &request.base, &walked)?;
         let changes = Changes { skipped: self.journal_skipped(txn, walked.skipped.clone())?, ..changes };
         remove_sockets(&upper, &walked.sockets)?;
@@ -164,7 +167,7 @@ impl LayerStack {
         }
         made?;
         if row.suspect {
-            self.read_back(request, home, &walked)?;
+            self.read_back(request, row.form, home, &walked)?;
         }
         let prepared = Prepared { pin, changes, base: request.base, row };
         self.record_prepared(txn, &prepared, (!known).then_some(&upper), durable)
@@ -218,10 +221,17 @@ impl LayerStack {
     }
 
     /// After a failed sync and a successful one: what is on the disk must be what was hashed.
-    fn read_back(&self, request: &SealRequest, home: &OwnedFd, walked: &Walked) -> Result<(), Error> {
+    fn read_back(
+        &self,
+        request: &SealRequest,
+        form: Form,
+        home: &OwnedFd,
+        walked: &Walked,
+    ) -> Result<(), Error> {
         let upper = handle::open_child(home, b"upper").at("open", b"upper")?;
         let (objects, mut writer) = (&self.inner.objects, self.inner.objects.writer());
-        let again = upper::walk(Purpose::ReadBack, objects, &mut writer, upper, &request.base, &())?;
+        let source = Source::upper(upper, form);
+        let again = upper::walk(Purpose::ReadBack, objects, &mut writer, source, &request.base, &())?;
         if again.pin == walked.pin { Ok(()) } else { Err(Error::WorkspaceLost(request.attempt)) }
     }
 
@@ -245,7 +255,7 @@ impl LayerStack {
                 local::projection(db, &prepared.base)?.unwrap_or_else(|| prepared.row.lowers.clone());
             let layers: Vec<String> = carrier.iter().chain(&lowers).map(ToString::to_string).collect();
             if let (Some(carrier), Some(charge)) = (carrier, charge) {
-                insert_carrier(db, carrier, charge, false)?;
+                insert_carrier(db, carrier, prepared.row.form, charge, false)?;
             }
             db.prepare_cached(
                 "UPDATE transactions SET state = 'prepared', carrier = ?2, root_id = ?3, attrs_id = ?4,

@@ -2,7 +2,7 @@
 //! (design section 3). Invariant: a carrier file's inode is never touched but for its link count;
 //! whiteouts and opaque marks survive exactly where something lies beneath the folded carriers.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use esf_core::Name;
 use esf_core::manifest::RootPin;
@@ -11,16 +11,16 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::Error;
-use crate::attributes::OPAQUE;
-use crate::attributes::set_open;
 use crate::error::Context;
+use crate::form::Form;
 use crate::handle::{self, Kind};
 use crate::handle::{join, read_error};
 use crate::local::{CarrierId, Charge};
-use crate::projection::Stacked;
+use crate::projection::{Layer, Stacked};
 use crate::seal::make_whiteout;
 use crate::stack::LayerStack;
-use crate::staging::{Making, Publication, Staging};
+use crate::staging::{For, Making, Publication, Staging};
+use crate::upper::Unopened;
 use crate::workspace::SOFT_DEPTH;
 
 /// Projections deeper than this are refused if they cannot be made shallow.
@@ -44,7 +44,8 @@ impl LayerStack {
     /// else stands on them.
     ///
     /// # Errors
-    /// `RootMissing` when it is not hot here; `storage_full`, which leaves everything as it was.
+    /// `RootMissing` when it is not hot here; `NativeCarriers` when they are root's and this process is
+    /// not; `storage_full`, which leaves everything as it was.
     pub fn squash(&self, root: &RootPin) -> Result<SquashReport, Error> {
         self.squash_top(root, usize::MAX)
     }
@@ -55,6 +56,7 @@ impl LayerStack {
     /// As `squash`.
     pub fn squash_top(&self, root: &RootPin, count: usize) -> Result<SquashReport, Error> {
         let _held = self.lock_shared()?;
+        self.convert(root)?;
         let layers = self.layers(root)?;
         self.fold(root, &layers, count.min(layers.len()))
     }
@@ -91,18 +93,37 @@ impl LayerStack {
         if count < 2 {
             return Ok(report);
         }
-        let staging = Staging::begin(self, Making::Squash)?;
         let folded = &layers[..count];
+        let forms = self.forms(folded)?;
+        self.require_readable(&forms)?;
+        let form = self.inner.form;
+        let unopened = self.unopened(folded, &forms)?;
+        let staging = Staging::begin(self, Making::Squash)?;
         let opened = Stacked::open(self, folded)?;
         let target = staging.root.try_clone().at("open", b"staging")?;
-        let mut fold = Fold { report, charge: Charge::default(), open: Vec::new(), buffer: Vec::new() };
+        let mut fold = Fold {
+            report,
+            form,
+            unopened,
+            kept: Unopened::new(),
+            charge: Charge::default(),
+            open: Vec::new(),
+            buffer: Vec::new(),
+        };
         fold.run(opened, target, count == layers.len())?;
         let new = [staging.carrier];
         let layers: Vec<CarrierId> = new.iter().chain(&layers[count..]).copied().collect();
         let report = SquashReport { layers_after: layers.len(), ..fold.report };
         let packs = self.inner.objects.writer().stage()?;
         let charge = Some(fold.charge);
-        let publication = Publication { pin: *root, layers, charge, shares_with: folded, durable: true };
+        let publication = Publication {
+            made_for: For::Root(*root, layers),
+            form,
+            unopened: fold.kept,
+            charge,
+            shares_with: folded,
+            durable: true,
+        };
         staging.publish(packs, &publication)?;
         Ok(report)
     }
@@ -132,6 +153,11 @@ struct Frame {
 
 struct Fold {
     report: SquashReport,
+    /// Of all that is folded, and of what comes out.
+    form: Form,
+    /// Records of symlinks and fifos of each carrier.
+    unopened: Vec<Unopened>,
+    kept: Unopened,
     charge: Charge,
     open: Vec<Frame>,
     buffer: Vec<u8>,
@@ -164,6 +190,8 @@ impl Fold {
             Kind::Whiteout => make_whiteout(&frame.target, name.as_bytes()).at("hide", &path),
             Kind::Directory => self.take_directory(name, first, path),
             Kind::File | Kind::Symlink | Kind::Fifo => {
+                let nth = frame.stacked.layers[first].nth;
+                self.kept.extend(self.unopened[nth].remove_entry(&path));
                 self.charge.inodes += 1;
                 self.link(name, first, &path)
             }
@@ -178,8 +206,7 @@ impl Fold {
         let (stacked, closed) = frame.stacked.directory(name, first, &path)?;
         let target = handle::create_directory(&frame.target, name.as_bytes()).at("create", &path)?;
         if closed && !frame.closed {
-            rustix::fs::fsetxattr(&target, OPAQUE, b"y", rustix::fs::XattrFlags::CREATE)
-                .at("mark as opaque", &path)?;
+            self.form.mark_opaque(&target).at("mark as opaque", &path)?;
         }
         let closed = closed || frame.closed;
         self.enter(stacked, closed, target, path)
@@ -195,7 +222,7 @@ impl Fold {
             }
             Err(Errno::MLINK) => {
                 self.buffer.resize(handle::BUFFER, 0);
-                let copy = copy_file(from, &frame.target, name, path, &mut self.buffer)?;
+                let copy = copy_file(self.form, from, &frame.target, name, path, &mut self.buffer)?;
                 let stat = rustix::fs::fstat(&copy).at("inspect", path)?;
                 self.charge.allocated += stat.st_blocks as u64 * 512;
                 self.report.copied += 1;
@@ -208,7 +235,9 @@ impl Fold {
     /// Gives a complete directory the attributes of its topmost form.
     fn complete(&mut self) -> Result<(), Error> {
         let frame = self.open.pop().expect("the caller looked at it");
-        copy_attributes(&frame.stacked.layers[0], &frame.target).at("set the attributes of", &frame.path)?;
+        self.form
+            .copy_attributes(&frame.stacked.layers[0], &frame.target)
+            .at("set the attributes of", &frame.path)?;
         let stat = rustix::fs::fstat(&frame.target).at("inspect", &frame.path)?;
         self.charge.allocated += stat.st_blocks as u64 * 512;
         self.charge.inodes += 1;
@@ -216,29 +245,10 @@ impl Fold {
     }
 }
 
-/// Whether a carrier's directory hides what lies beneath it.
-pub(crate) fn is_opaque(directory: impl AsFd) -> std::io::Result<bool> {
-    let mut value = [0; 1];
-    match rustix::fs::fgetxattr(directory, OPAQUE, &mut value[..]) {
-        Ok(length) => Ok(value[..length] == *b"y"),
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Copies owner, portable attributes, mode and time of an open file or directory to another.
-pub(crate) fn copy_attributes(from: impl AsFd, to: impl AsFd) -> std::io::Result<()> {
-    let stat = rustix::fs::fstat(&from)?;
-    let xattrs = handle::xattrs(&from)?.into_iter();
-    let portable = xattrs.filter(|(name, _)| esf_core::manifest::is_portable_xattr(name));
-    let portable: Vec<_> = portable.map(|(name, value)| (name.into(), value.into())).collect();
-    let owner = (stat.st_uid, stat.st_gid);
-    set_open(to, stat.st_mode, Some(handle::mtime(&stat)), owner, &portable)
-}
-
 /// Copies a regular file of a carrier with everything that is its own.
-pub(crate) fn copy_file(
-    from: &OwnedFd,
+fn copy_file(
+    form: Form,
+    from: &Layer,
     to: &OwnedFd,
     name: &[u8],
     path: &[u8],
@@ -248,7 +258,7 @@ pub(crate) fn copy_file(
     let stat = rustix::fs::fstat(&file).at("inspect", path)?;
     let copy = handle::create_file(to, name).at("copy", path)?;
     handle::take_in(&file, &stat, Some(&copy), buffer).map_err(|error| read_error(error, path))?;
-    copy_attributes(&file, &copy).at("set the attributes of", path)?;
+    form.copy_attributes(&file, &copy).at("set the attributes of", path)?;
     Ok(copy)
 }
 

@@ -13,13 +13,15 @@ use std::time::Duration;
 use esf_core::StoreId;
 
 use crate::error::Context;
+use crate::form::Form;
 use crate::handle;
 use crate::header::{self, Header};
-use crate::local::{CarrierId, Local, draw_bytes};
+use crate::local::{self, CarrierId, Local, draw_bytes};
 use crate::lock::StoreLock;
 use crate::object_store::ObjectStore;
 use crate::sync::Rounds;
 use crate::trash::Trash;
+use crate::upper::Unopened;
 use crate::{Error, recover};
 
 /// How long to wait for the store's lock.
@@ -40,6 +42,8 @@ pub(crate) struct Inner {
     pub(crate) dir: PathBuf,
     pub(crate) store: StoreId,
     pub(crate) boot: String,
+    /// The form of what this process makes.
+    pub(crate) form: Form,
     pub(crate) carriers: OwnedFd,
     pub(crate) attempts: OwnedFd,
     pub(crate) staging: OwnedFd,
@@ -108,6 +112,7 @@ impl LayerStack {
         let inner = Inner {
             store: header.store,
             boot: read_boot()?,
+            form: Form::of_this_process(),
             carriers: open("carriers")?,
             attempts: open("attempts")?,
             staging: open("staging")?,
@@ -177,6 +182,27 @@ impl LayerStack {
     pub(crate) fn consolidate(&self) {
         if let Err(error) = self.inner.objects.consolidate() {
             tracing::warn!(%error, "small packs stay unmerged for now");
+        }
+    }
+
+    /// The forms of carriers, in their order.
+    pub(crate) fn forms(&self, carriers: &[CarrierId]) -> Result<Vec<Form>, Error> {
+        self.inner.local.read(|db| carriers.iter().map(|carrier| local::form(db, *carrier)).collect())
+    }
+
+    /// The records of the carriers' symlinks and fifos, in their order.
+    pub(crate) fn unopened(&self, carriers: &[CarrierId], forms: &[Form]) -> Result<Vec<Unopened>, Error> {
+        if !forms.contains(&Form::Portable) {
+            return Ok(vec![Unopened::new(); carriers.len()]);
+        }
+        self.inner.local.read(|db| carriers.iter().map(|carrier| local::unopened(db, *carrier)).collect())
+    }
+
+    /// Refuses carriers whose marks this process cannot see: those of root's, for anybody else.
+    pub(crate) fn require_readable(&self, forms: &[Form]) -> Result<(), Error> {
+        match self.inner.form {
+            Form::Portable if forms.contains(&Form::Native) => Err(Error::NativeCarriers),
+            Form::Portable | Form::Native => Ok(()),
         }
     }
 

@@ -1,5 +1,5 @@
 //! A new carrier on its way: built in `staging/`, made durable, and moved to its place, journaled in
-//! `local.db`. Import, squash and merge all publish through here.
+//! `local.db`. Import, squash, merge and conversion all publish through here.
 //! Invariant: before *prepared* a crash leaves only staging that recovery trashes; from *prepared* on
 //! recovery rolls forward; the staging directory stays locked while its process lives.
 
@@ -13,11 +13,14 @@ use rustix::fs::FlockOperation;
 
 use crate::disk::{self, Boundary};
 use crate::error::Context;
+use crate::form::Form;
 use crate::local::{
-    CarrierId, Charge, Commit, TxnId, insert_carrier, pin_columns, projection, put_projection,
+    CarrierId, Charge, Commit, TxnId, conversion, exists, insert_carrier, insert_unopened, pin_columns,
+    projection, put_conversion, put_projection,
 };
 use crate::object_store::StagedPacks;
 use crate::stack::LayerStack;
+use crate::upper::Unopened;
 use crate::{Error, handle, ledger, recover, trash};
 
 /// Name of the carrier-to-be inside its staging directory.
@@ -29,6 +32,7 @@ pub(crate) enum Making {
     Import,
     Squash,
     Merge,
+    Convert,
 }
 
 impl Making {
@@ -37,6 +41,7 @@ impl Making {
             Self::Import => "import",
             Self::Squash => "squash",
             Self::Merge => "merge",
+            Self::Convert => "convert",
         }
     }
 }
@@ -52,10 +57,21 @@ pub(crate) struct Staging {
     finished: bool,
 }
 
-/// What is published: a root with its carriers, of which the staged one is among `layers`.
+/// What a carrier is made for.
+#[derive(Clone, Debug)]
+pub(crate) enum For {
+    /// A root: its carriers, topmost first, of which the new one is among.
+    Root(RootPin, Vec<CarrierId>),
+    /// To show in native form what this carrier shows in portable form.
+    Carrier(CarrierId),
+}
+
+/// What is published.
 pub(crate) struct Publication<'a> {
-    pub(crate) pin: RootPin,
-    pub(crate) layers: Vec<CarrierId>,
+    pub(crate) made_for: For,
+    /// Records of the new carrier's symlinks and fifos; none in native form.
+    pub(crate) unopened: Unopened,
+    pub(crate) form: Form,
     /// What the new carrier is charged with; when none, what it alone holds.
     pub(crate) charge: Option<Charge>,
     /// Carriers that share inodes with the new one.
@@ -95,8 +111,11 @@ impl Staging {
             Some(charge) => charge,
             None => ledger::measure(&self.root, ledger::Linked::Elsewhere)?,
         };
-        let (root, attrs) = pin_columns(&publication.pin);
-        let layers: Vec<String> = publication.layers.iter().map(ToString::to_string).collect();
+        let (pin, layers) = match &publication.made_for {
+            For::Root(pin, layers) => (Some(pin_columns(pin)), &layers[..]),
+            For::Carrier(carrier) => (None, std::slice::from_ref(carrier)),
+        };
+        let layers: Vec<String> = layers.iter().map(ToString::to_string).collect();
         disk::reach(Boundary::CarrierPrepared).at("prepare", b"staging")?;
         let commit = if publication.durable { Commit::Durable } else { Commit::Ordered };
         inner.local.write(commit, |db| {
@@ -104,15 +123,21 @@ impl Staging {
                 "UPDATE transactions SET state = 'prepared', root_id = ?2, attrs_id = ?3, layers = ?4
                  WHERE txn = ?1",
             )?
-            .execute(params![self.txn, root, attrs, layers.join(",")])?;
+            .execute(params![
+                self.txn,
+                pin.map(|(root, _)| root),
+                pin.map(|(_, attrs)| attrs),
+                layers.join(",")
+            ])?;
             let shared = !publication.shares_with.is_empty();
-            insert_carrier(db, self.carrier, charge, shared)?;
+            insert_carrier(db, self.carrier, publication.form, charge, shared)?;
+            insert_unopened(db, self.carrier, &publication.unopened)?;
             mark_shared(db, publication.shares_with)
         })?;
         // From here recovery would do the same: a failure leaves it to the next open.
         self.finished = true;
         move_to_carriers(&self.stack, &self.directory, self.carrier)?;
-        commit_carrier(&self.stack, self.txn, self.carrier, &publication.pin, &publication.layers)?;
+        commit_carrier(&self.stack, self.txn, self.carrier, &publication.made_for)?;
         clean_up(&self.stack, self.txn)?;
         self.stack.consolidate();
         Ok(())
@@ -159,6 +184,11 @@ impl Scratch {
     /// The directory: empty at first, private to this user.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The form in which it is to be filled.
+    pub fn form(&self) -> Form {
+        self.stack.inner.form
     }
 }
 
@@ -215,14 +245,14 @@ pub(crate) fn move_to_carriers(
     disk::fsync(carriers, Boundary::CarrierDirectorySync).at("sync", b"carriers")
 }
 
-/// Records a prepared carrier as its root's, and its transaction as over; nothing when it is over
-/// already. But for a squash, a root that has become hot otherwise meanwhile keeps the carriers it has.
+/// Records a prepared carrier as what it was made for, and its transaction as over; nothing when it is over
+/// already. But for a squash, a root that has become hot otherwise meanwhile keeps the carriers it has;
+/// so does a carrier that was converted otherwise meanwhile.
 pub(crate) fn commit_carrier(
     stack: &LayerStack,
     txn: TxnId,
     carrier: CarrierId,
-    pin: &RootPin,
-    layers: &[CarrierId],
+    made_for: &For,
 ) -> Result<(), Error> {
     disk::reach(Boundary::CarrierCommit).at("commit", b"carrier")?;
     let needed = stack.inner.local.write(Commit::Ordered, |db| {
@@ -231,12 +261,17 @@ pub(crate) fn commit_carrier(
             .query_row(params![txn], |row| row.get(0))
             .optional()?;
         let Some(kind) = kind else { return Ok(true) };
-        let needed = kind == Making::Squash.as_str() || projection(db, pin)?.is_none();
+        let needed = match made_for {
+            For::Root(pin, _) => kind == Making::Squash.as_str() || projection(db, pin)?.is_none(),
+            For::Carrier(portable) => conversion(db, *portable)?.is_none() && exists(db, *portable)?,
+        };
         let state = if needed { "hot" } else { "condemned" };
         db.prepare_cached("UPDATE carriers SET state = ?2 WHERE carrier = ?1")?
             .execute(params![carrier, state])?;
-        if needed {
-            put_projection(db, pin, layers)?;
+        match made_for {
+            _ if !needed => {}
+            For::Root(pin, layers) => put_projection(db, pin, layers)?,
+            For::Carrier(portable) => put_conversion(db, *portable, carrier)?,
         }
         Ok(needed)
     })?;

@@ -2,7 +2,9 @@
 //! Invariant: removal is iterative and relative to descriptors, so no depth, length or name of a
 //! tenant's tree can stop or divert it; one failed unlink stops nothing.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -109,6 +111,23 @@ fn empty(trash: &OwnedFd, stop: &dyn Fn() -> bool) -> usize {
     }
 }
 
+/// Removes what is at `path` with everything in it, whatever its modes, following no link in it.
+///
+/// # Errors
+/// `Io` when there is nothing, or something resisted.
+pub fn remove_tree(path: &Path) -> Result<(), Error> {
+    let name = path.file_name().and_then(|name| Name::new(name.as_encoded_bytes()).ok());
+    let name = name.ok_or(io::ErrorKind::InvalidInput).map_err(io::Error::from).on("remove", path)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = handle::open_directory(parent).on("open", parent)?;
+    handle::stat_entry(&parent, name.as_bytes()).on("remove", path)?;
+    if remove(&parent, &name) {
+        Ok(())
+    } else {
+        Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty)).on("remove", path)
+    }
+}
+
 /// Removes one entry of `parent` with everything in it; false if something resisted.
 pub(crate) fn remove(parent: &OwnedFd, name: &Name) -> bool {
     struct Frame {
@@ -116,12 +135,14 @@ pub(crate) fn remove(parent: &OwnedFd, name: &Name) -> bool {
         name: Name,
         rest: Vec<Name>,
     }
+    // Modes stop everybody but root.
+    let own = !rustix::process::geteuid().is_root();
     let unlink = |directory: &OwnedFd, name: &Name, flags: AtFlags| {
         let done = rustix::fs::unlinkat(directory, name.as_bytes(), flags);
         matches!(done, Ok(()) | Err(rustix::io::Errno::NOENT))
     };
-    let open = |directory: &OwnedFd, name: &Name| -> std::io::Result<Frame> {
-        let directory = handle::open_child(directory, name.as_bytes())?;
+    let open = |directory: &OwnedFd, name: &Name| -> io::Result<Frame> {
+        let directory = open_to_remove(directory, name, own)?;
         let rest = handle::list(&directory)?;
         Ok(Frame { directory, name: name.clone(), rest })
     };
@@ -148,8 +169,10 @@ pub(crate) fn remove(parent: &OwnedFd, name: &Name) -> bool {
                 }
             } else {
                 let unique = TxnId::draw().to_string();
+                // To move a directory elsewhere is to write to it.
+                let ready = !own || open_to_remove(&frame.directory, &child, own).is_ok();
                 let hoisted = rustix::fs::renameat(&frame.directory, child.as_bytes(), parent, &*unique);
-                clean &= hoisted.is_ok();
+                clean &= ready && hoisted.is_ok();
             }
             continue;
         }
@@ -157,6 +180,28 @@ pub(crate) fn remove(parent: &OwnedFd, name: &Name) -> bool {
         let above = frames.last().map_or(parent, |frame| &frame.directory);
         clean &= unlink(above, &done.name, AtFlags::REMOVEDIR);
     }
+}
+
+/// Opens a directory that is to be removed; `own` makes its user able to change what is in it first, if
+/// its mode forbids that. Directories are never shared by links.
+fn open_to_remove(parent: &OwnedFd, name: &Name, own: bool) -> io::Result<OwnedFd> {
+    let opened = match handle::open_child(parent, name.as_bytes()) {
+        Err(error) if own && error.kind() == io::ErrorKind::PermissionDenied => {
+            let found = handle::open_handle(parent, name.as_bytes())?;
+            if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::Directory {
+                return Err(error);
+            }
+            // The very inode that was looked at, whatever the name leads to by now.
+            rustix::fs::chmod(handle::magic_path(&found), rustix::fs::Mode::RWXU)?;
+            handle::open_child(parent, name.as_bytes())?
+        }
+        opened => opened?,
+    };
+    let all = rustix::fs::Mode::RWXU;
+    if own && !rustix::fs::Mode::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode).contains(all) {
+        rustix::fs::fchmod(&opened, all)?;
+    }
+    Ok(opened)
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use rustix::fs::Stat;
 
 use crate::Error;
 use crate::assemble::{Assembled, Directory, Inode, Links};
-use crate::attributes::{Portable, Sorted, attrs_of, left_out, sort_upper};
+use crate::attributes::{Shown, Sorted, left_out, sort_upper};
 use crate::error::{Context, show};
+use crate::form::{Form, Recorded};
 use crate::handle::{self, Content, Kind, unchanged};
 use crate::handle::{join, read_error};
 use crate::sealed::{Progress, Skipped};
@@ -113,15 +114,36 @@ struct Frame {
     name: Option<Name>,
     path: Vec<u8>,
     stat: Stat,
-    portable: Portable,
+    shown: Shown,
     names: std::iter::Peekable<std::vec::IntoIter<Name>>,
     base: Option<Base>,
     entries: Directory,
 }
 
+/// An upper, or a carrier that is to lie on top of a base.
+pub(crate) struct Source<'a> {
+    pub(crate) directory: OwnedFd,
+    pub(crate) form: Form,
+    /// Records of symlinks and fifos, by path; an upper has none.
+    pub(crate) unopened: &'a Unopened,
+}
+
+impl<'a> Source<'a> {
+    /// An upper.
+    pub(crate) fn upper(directory: OwnedFd, form: Form) -> Self {
+        static NONE: Unopened = Unopened::new();
+        Self { directory, form, unopened: &NONE }
+    }
+}
+
+/// What the disk cannot say, in portable form, of entries that carry no attributes: by path.
+pub(crate) type Unopened = BTreeMap<Vec<u8>, Recorded>;
+
 /// The walk.
 pub(crate) struct Upper<'a, S> {
     purpose: Purpose,
+    form: Form,
+    unopened: &'a Unopened,
     objects: &'a dyn Objects,
     sink: &'a mut S,
     progress: &'a dyn Progress,
@@ -131,12 +153,12 @@ pub(crate) struct Upper<'a, S> {
     walked: Walked,
 }
 
-/// Walks `upper` over the root `base`; new objects go to `sink`.
+/// Walks `source` over the root `base`; new objects go to `sink`.
 pub(crate) fn walk<S: ObjectSink>(
     purpose: Purpose,
     objects: &dyn Objects,
     sink: &mut S,
-    upper: OwnedFd,
+    source: Source<'_>,
     base: &RootPin,
     progress: &dyn Progress,
 ) -> Result<Walked, Error> {
@@ -151,6 +173,8 @@ pub(crate) fn walk<S: ObjectSink>(
     };
     let mut walk = Upper {
         purpose,
+        form: source.form,
+        unopened: source.unopened,
         objects,
         sink,
         progress,
@@ -159,7 +183,7 @@ pub(crate) fn walk<S: ObjectSink>(
         buffer: vec![0; handle::BUFFER],
         walked,
     };
-    walk.enter(upper, None, Vec::new(), Some((root.tree, attrs.children, false)))?;
+    walk.enter(source.directory, None, Vec::new(), Some((root.tree, attrs.children, false)))?;
     while walk.step()? {}
     Ok(walk.walked)
 }
@@ -174,7 +198,7 @@ impl<S: ObjectSink> Upper<'_, S> {
         base: Option<(TreeId, Option<AttrsId>, bool)>,
     ) -> Result<(), Error> {
         let raw = handle::xattrs(&directory).at("read attributes of", &path)?;
-        let sorted = sort_upper(&path, true, raw)?;
+        let sorted = sort_upper(self.form, &path, true, raw)?;
         self.take_off(&path, &sorted, |name| rustix::fs::fremovexattr(&directory, name))?;
         self.rewrite(&path, &directory, &sorted)?;
         let stat = rustix::fs::fstat(&directory).at("inspect", &path)?;
@@ -193,8 +217,8 @@ impl<S: ObjectSink> Upper<'_, S> {
         };
         self.walked.few.directory(&path);
         let names = names.into_iter().peekable();
-        let (portable, entries) = (sorted.portable, Directory::default());
-        self.open.push(Frame { directory, name, path, stat, portable, names, base, entries });
+        let (shown, entries) = (sorted.shown(self.form, &stat, None), Directory::default());
+        self.open.push(Frame { directory, name, path, stat, shown, names, base, entries });
         Ok(())
     }
 
@@ -270,7 +294,8 @@ impl<S: ObjectSink> Upper<'_, S> {
     fn take_file(&mut self, name: Name, path: &[u8]) -> Result<(), Error> {
         let directory = &self.innermost().directory;
         let file = handle::open_regular(directory, name.as_bytes()).at("open", path)?;
-        let sorted = sort_upper(path, false, handle::xattrs(&file).at("read attributes of", path)?)?;
+        let sorted =
+            sort_upper(self.form, path, false, handle::xattrs(&file).at("read attributes of", path)?)?;
         self.take_off(path, &sorted, |name| rustix::fs::fremovexattr(&file, name))?;
         self.rewrite(path, &file, &sorted)?;
         let before = rustix::fs::fstat(&file).at("inspect", path)?;
@@ -289,9 +314,9 @@ impl<S: ObjectSink> Upper<'_, S> {
         self.walked.few.file(path, content.size);
         self.progress.advance(1, content.size);
         let kind = EntryKind::File { size: content.size, blob: content.blob };
-        let entry = Entry { name, mode: Mode::of_stat(before.st_mode), kind };
-        let attrs = attrs_of(&before, (before.st_uid, before.st_gid), sorted.portable);
-        self.innermost().entries.add(entry, attrs, inode);
+        let shown = sorted.shown(self.form, &before, None);
+        let entry = Entry { name, mode: shown.mode, kind };
+        self.innermost().entries.add(entry, shown.attrs(&before), inode);
         Ok(())
     }
 
@@ -316,23 +341,23 @@ impl<S: ObjectSink> Upper<'_, S> {
         let directory = &self.innermost().directory;
         let entry = handle::open_handle(directory, name.as_bytes()).at("open", path)?;
         let raw = handle::xattrs_of_handle(&entry).at("read attributes of", path)?;
-        let sorted = sort_upper(path, false, raw)?;
+        let sorted = sort_upper(self.form, path, false, raw)?;
         let magic = handle::magic_path(&entry);
         self.take_off(path, &sorted, |name| rustix::fs::removexattr(&*magic, name))?;
+        let shown = sorted.shown(self.form, stat, self.unopened.get(path));
         let (mode, kind) = match Kind::of(stat) {
             Kind::Symlink => {
                 let target = rustix::fs::readlinkat(&entry, "", Vec::new()).at("read the link", path)?;
                 (Mode::SYMLINK, EntryKind::Symlink { target: target.into_bytes().into() })
             }
-            _ => (Mode::of_stat(stat.st_mode), EntryKind::Fifo),
+            _ => (shown.mode, EntryKind::Fifo),
         };
         let inode = (stat.st_nlink > 1).then_some((stat.st_dev, stat.st_ino));
         if let Some(inode) = inode {
             self.walked.links.note(inode, path);
         }
         self.progress.advance(1, 0);
-        let attrs = attrs_of(stat, (stat.st_uid, stat.st_gid), sorted.portable);
-        self.innermost().entries.add(Entry { name, mode, kind }, attrs, inode);
+        self.innermost().entries.add(Entry { name, mode, kind }, shown.attrs(stat), inode);
         Ok(())
     }
 
@@ -371,8 +396,7 @@ impl<S: ObjectSink> Upper<'_, S> {
     fn complete(&mut self) -> Result<bool, Error> {
         let frame = self.open.pop().expect("the caller saw it");
         let inside = frame.entries.assemble(self.sink)?;
-        let mode = Mode::of_stat(frame.stat.st_mode);
-        let attrs = attrs_of(&frame.stat, (frame.stat.st_uid, frame.stat.st_gid), frame.portable);
+        let (mode, attrs) = (frame.shown.mode, frame.shown.attrs(&frame.stat));
         self.progress.advance(1, 0);
         match (frame.name, self.open.last_mut()) {
             (Some(name), Some(parent)) => {

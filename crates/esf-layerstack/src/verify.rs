@@ -10,14 +10,16 @@ use esf_core::manifest::{Attrs, DirectoryCursor, Entry, EntryKind, Mode, Reached
 use rustix::fs::Stat;
 
 use crate::Error;
-use crate::attributes::{attrs_of, sort_upper};
+use crate::attributes::sort_upper;
 use crate::error::{Context, show};
+use crate::form::Form;
 use crate::handle::join;
 use crate::handle::{self, Kind};
 use crate::local::{self, CarrierId, Commit, pin_of};
 use crate::projection::{Stacked, check_content};
 use crate::sealed::Progress;
 use crate::stack::LayerStack;
+use crate::upper::Unopened;
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,18 +48,25 @@ impl LayerStack {
     /// attribute, target and byte.
     ///
     /// # Errors
-    /// Only what keeps it from looking at all; damage is in the report.
+    /// Only what keeps it from looking at all, `NativeCarriers` among it when they are several, root's, and
+    /// this process is not; damage is in the report.
     pub fn verify(&self, root: &RootPin, progress: &dyn Progress) -> Result<VerifyReport, Error> {
         let _held = self.lock_shared()?;
+        let layers = self.layers(root)?;
+        let forms = self.forms(&layers)?;
+        if layers.len() > 1 {
+            self.require_readable(&forms)?;
+        }
         let mut verify = Verify {
             stack: self,
             progress,
             report: VerifyReport::default(),
+            unopened: self.unopened(&layers, &forms)?,
             open: Vec::new(),
             inodes: HashSet::new(),
             buffer: vec![0; handle::BUFFER],
         };
-        verify.run(root)?;
+        verify.run(root, &layers)?;
         let report = verify.report;
         let first = report.damaged.first().map(String::as_str);
         if first.is_some() || self.inner.local.read(|db| local::damage(db, root))?.is_some() {
@@ -147,6 +156,8 @@ struct Verify<'a> {
     stack: &'a LayerStack,
     progress: &'a dyn Progress,
     report: VerifyReport,
+    /// Records of symlinks and fifos of each carrier.
+    unopened: Vec<Unopened>,
     open: Vec<Frame>,
     /// Files whose contents were found right: a linked file is read once.
     inodes: HashSet<(u64, u64)>,
@@ -154,13 +165,13 @@ struct Verify<'a> {
 }
 
 impl Verify<'_> {
-    fn run(&mut self, root: &RootPin) -> Result<(), Error> {
+    fn run(&mut self, root: &RootPin, layers: &[CarrierId]) -> Result<(), Error> {
         let objects = &self.stack.inner.objects;
         let (top, attrs) = load_top(objects, root)?;
-        let stacked = Stacked::open(self.stack, &self.stack.layers(root)?)?;
+        let stacked = Stacked::open(self.stack, layers)?;
         let stat = rustix::fs::fstat(&stacked.layers[0]).at("inspect", b"")?;
         let xattrs = handle::xattrs(&stacked.layers[0]).at("read attributes of", b"")?;
-        self.compare(b"", &stat, xattrs, (top.mode, &attrs))?;
+        self.compare(b"", (stacked.layers[0].form, 0), &stat, xattrs, (top.mode, &attrs))?;
         let cursor = DirectoryCursor::open(objects, top.tree, attrs.children)?;
         let names = stacked.names(b"")?;
         self.open.push(Frame { stacked, cursor, names, path: Vec::new() });
@@ -214,15 +225,15 @@ impl Verify<'_> {
         let first = frame.names.remove(&entry.name).ok_or_else(missing)?;
         let stat = frame.stacked.stat(&entry.name, first, path)?;
         let layer = &frame.stacked.layers[first];
-        let name = entry.name.as_bytes();
-        match (&entry.kind, Kind::of(&stat)) {
+        let (name, form, nth) = (entry.name.as_bytes(), layer.form, layer.nth);
+        let xattrs = match (&entry.kind, Kind::of(&stat)) {
             (EntryKind::Directory { tree }, Kind::Directory) => {
                 let (stacked, _) = frame.stacked.directory(&entry.name, first, path)?;
                 let xattrs = handle::xattrs(&stacked.layers[0]).at("read attributes of", path)?;
                 let cursor = DirectoryCursor::open(&self.stack.inner.objects, *tree, attrs.children)?;
                 let names = stacked.names(path)?;
                 self.open.push(Frame { stacked, cursor, names, path: path.to_vec() });
-                self.compare(path, &stat, xattrs, (entry.mode, attrs))
+                xattrs
             }
             (EntryKind::File { size, blob }, Kind::File) => {
                 let file = handle::open_regular(layer, name).at("open", path)?;
@@ -232,46 +243,51 @@ impl Verify<'_> {
                     self.report.bytes += size;
                 }
                 self.progress.advance(1, *size);
-                self.compare(path, &stat, xattrs, (entry.mode, attrs))
+                xattrs
             }
             (EntryKind::Symlink { target }, Kind::Symlink) => {
                 let found = rustix::fs::readlinkat(layer, name, Vec::new()).at("read the link", path)?;
                 if found.as_bytes() != &**target {
                     return Err(Error::damaged(path, "the target differs"));
                 }
-                self.compare(path, &stat, Vec::new(), (entry.mode, attrs))
+                Vec::new()
             }
             (EntryKind::Fifo, Kind::Fifo) => {
                 let handle = handle::open_handle(layer, name).at("open", path)?;
-                let xattrs = handle::xattrs_of_handle(&handle).at("read attributes of", path)?;
-                self.compare(path, &stat, xattrs, (entry.mode, attrs))
+                handle::xattrs_of_handle(&handle).at("read attributes of", path)?
             }
             (expected, found) => {
                 let what = format!("expected a {}, found a {}", expected.word(), found.word());
-                Err(Error::damaged(path, what))
+                return Err(Error::damaged(path, what));
             }
-        }
+        };
+        self.compare(path, (form, nth), &stat, xattrs, (entry.mode, attrs))
     }
 
-    /// Compares mode and attributes; of hard links, the group is not looked at.
+    /// Compares mode and attributes with those in the nth carrier; of hard links, the group is not
+    /// looked at.
     fn compare(
         &mut self,
         path: &[u8],
+        (form, nth): (Form, usize),
         stat: &Stat,
         xattrs: Vec<(Vec<u8>, Vec<u8>)>,
         (mode, attrs): (Mode, &Attrs),
     ) -> Result<(), Error> {
-        let portable = sort_upper(path, Kind::of(stat) == Kind::Directory, xattrs)?.portable;
-        let user = rustix::process::geteuid().as_raw();
-        let owner = owner_in_root((stat.st_uid, stat.st_gid), (attrs.uid, attrs.gid), user);
-        let found = attrs_of(stat, owner, portable);
+        let sorted = sort_upper(form, path, Kind::of(stat) == Kind::Directory, xattrs)?;
+        let mut shown = sorted.shown(form, stat, self.unopened[nth].get(path));
+        if form == Form::Native {
+            let user = rustix::process::geteuid().as_raw();
+            shown.owner = owner_in_root(shown.owner, (attrs.uid, attrs.gid), user);
+        }
+        let shown_mode = shown.mode;
+        let found = shown.attrs(stat);
         let expected = Attrs { hard_link: None, ..attrs.own() };
         if expected.mtime.is_some() && expected != found {
             self.damaged(path, format!("attributes differ: expected {expected:?}, found {found:?}"));
         }
-        let found = Mode::of_stat(stat.st_mode);
-        if Kind::of(stat) != Kind::Symlink && found != mode {
-            self.damaged(path, format!("expected mode {mode}, found {found}"));
+        if Kind::of(stat) != Kind::Symlink && shown_mode != mode {
+            self.damaged(path, format!("expected mode {mode}, found {shown_mode}"));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! own. Invariant: a workspace's carriers stay while its row does, whatever is squashed or collected;
 //! an upper's top directory begins with the mode, owner, times and attributes of the base's.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use esf_core::manifest::{RootPin, load_top};
 use rusqlite::{OptionalExtension, params};
 use rustix::fs::FlockOperation;
 
-use crate::attributes::set_open;
 use crate::compare::compare;
 use crate::disk::{self, Boundary};
 use crate::error::Context;
+use crate::form::Form;
 use crate::local::{self, Commit, WorkspaceRow};
 use crate::sealed::Changes;
 use crate::stack::LayerStack;
-use crate::upper::{self, Purpose};
+use crate::upper::{self, Purpose, Source};
 use crate::{Error, handle};
 
 /// Between two tries for an attempt's lock.
@@ -40,32 +40,50 @@ pub struct Workspace {
     pub lowers: Vec<PathBuf>,
     /// Where the attempt's changes go.
     pub upper: PathBuf,
-    /// Overlay's work directory.
+    /// Overlay's work directory, or an executor's own scratch.
     pub work: PathBuf,
+    /// The attempt's own directory, which holds `upper` and `work`: an executor may keep a lock there.
+    pub home: PathBuf,
+    /// The form of the upper, and of every lower. Only a native workspace may be mounted as an overlay.
+    pub form: Form,
 }
 
 impl LayerStack {
-    /// Makes the workspace of `attempt` over the root `base`, or answers the one that exists.
+    /// Makes the workspace of `attempt` over the root `base`, or answers the one that exists. Of a new
+    /// one, upper and lowers have the form that this process can write: for root, carriers in portable
+    /// form are converted first.
     ///
     /// # Errors
     /// `RootMissing` when the base is not hot here, `Damaged` when its last verification found damage,
-    /// `WorkspaceMismatch` when the attempt has a workspace over another base, `storage_full`.
+    /// `WorkspaceMismatch` when the attempt has a workspace over another base, `NativeCarriers` when
+    /// root made it or its base and this process is not root's, `storage_full`.
     pub fn open_workspace(&self, base: &RootPin, attempt: AttemptId) -> Result<Workspace, Error> {
         let _held = self.lock_shared()?;
-        if self.depth(base)? > SOFT_DEPTH {
+        let layers = self.inner.local.read(|db| local::projection_forms(db, base))?;
+        if layers.is_empty() {
+            return Err(missing(base));
+        }
+        if layers.iter().any(|(_, form)| *form != self.inner.form) {
+            self.convert(base)?;
+        }
+        if layers.len() > SOFT_DEPTH {
             self.flatten(base)?;
         }
         let row = self.inner.local.write(Commit::Ordered, |db| {
             if let Some(row) = local::workspace(db, attempt)? {
                 return Ok(row);
             }
-            let lowers = local::projection(db, base)?.ok_or_else(|| missing(base))?;
+            let (lowers, forms): (Vec<_>, Vec<_>) = local::projection_forms(db, base)?.into_iter().unzip();
+            if lowers.is_empty() {
+                return Err(missing(base));
+            }
             if let Some(what) = local::damage(db, base)? {
                 let path = format!("root {}", base.root);
                 return Err(Error::Damaged { path, what });
             }
-            let boot = self.inner.boot.clone();
-            let row = WorkspaceRow { base: *base, boot, suspect: false, lowers };
+            self.require_readable(&forms)?;
+            let (boot, form) = (self.inner.boot.clone(), self.inner.form);
+            let row = WorkspaceRow { base: *base, boot, suspect: false, form, lowers };
             local::insert_workspace(db, attempt, &row)?;
             Ok(row)
         })?;
@@ -73,11 +91,12 @@ impl LayerStack {
             let what = format!("it lies over the root {}", row.base.root);
             return Err(Error::WorkspaceMismatch { attempt, what });
         }
-        self.make_directories(attempt, base)?;
+        self.require_readable(&[row.form])?;
+        self.make_directories(attempt, base, row.form)?;
         Ok(self.workspace(attempt, &row))
     }
 
-    fn make_directories(&self, attempt: AttemptId, base: &RootPin) -> Result<(), Error> {
+    fn make_directories(&self, attempt: AttemptId, base: &RootPin, form: Form) -> Result<(), Error> {
         let name = attempt.to_string();
         let path = name.as_bytes();
         let home = match handle::open_child(&self.inner.attempts, path) {
@@ -87,7 +106,7 @@ impl LayerStack {
         if handle::stat_entry(&home, b"upper").is_err() {
             let (root, attrs) = load_top(&self.inner.objects, base)?;
             let upper = handle::create_directory(&home, b"upper.new").at("create", path)?;
-            set_attributes(&upper, root.mode, &attrs).at("set the attributes of", path)?;
+            form.set_attributes(&upper, root.mode, &attrs).at("set the attributes of", path)?;
             rustix::fs::renameat(&home, "upper.new", &home, "upper").at("create", path)?;
         }
         match handle::create_directory(&home, b"work") {
@@ -104,6 +123,8 @@ impl LayerStack {
             lowers: row.lowers.iter().map(|carrier| self.carrier_path(*carrier)).collect(),
             upper: home.join("upper"),
             work: home.join("work"),
+            home,
+            form: row.form,
         }
     }
 
@@ -148,7 +169,7 @@ impl LayerStack {
         };
         let mut tries = 3;
         loop {
-            match self.survey(attempt, &row.base) {
+            match self.survey(attempt, &row) {
                 // Something vanished while a sandbox was writing.
                 Err(Error::Io { source, .. })
                     if tries > 1 && source.kind() == std::io::ErrorKind::NotFound =>
@@ -160,10 +181,12 @@ impl LayerStack {
         }
     }
 
-    fn survey(&self, attempt: AttemptId, base: &RootPin) -> Result<Changes, Error> {
+    fn survey(&self, attempt: AttemptId, row: &WorkspaceRow) -> Result<Changes, Error> {
+        self.require_readable(&[row.form])?;
         let Some(upper) = self.open_upper(attempt)? else { return Ok(Changes::default()) };
         let mut writer = self.inner.objects.writer();
-        let walked = upper::walk(Purpose::Survey, &self.inner.objects, &mut writer, upper, base, &())?;
+        let (source, base) = (Source::upper(upper, row.form), &row.base);
+        let walked = upper::walk(Purpose::Survey, &self.inner.objects, &mut writer, source, base, &())?;
         let (_, changes) = compare(&mut writer, base, &walked)?;
         Ok(Changes { skipped: walked.skipped, ..changes })
     }
@@ -236,13 +259,4 @@ impl LayerStack {
 
 pub(crate) fn missing(root: &RootPin) -> Error {
     Error::RootMissing(root.root.to_string())
-}
-
-/// Gives an open file or directory the mode and attributes that a root records.
-pub(crate) fn set_attributes(
-    file: impl AsFd,
-    mode: esf_core::manifest::Mode,
-    attrs: &esf_core::manifest::Attrs,
-) -> std::io::Result<()> {
-    set_open(file, mode.bits(), attrs.mtime, (attrs.uid, attrs.gid), &attrs.xattrs)
 }

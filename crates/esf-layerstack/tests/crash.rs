@@ -16,8 +16,8 @@ use esf_core::AttemptId;
 use esf_core::manifest::RootPin;
 use esf_core::merge::merge3;
 use esf_layerstack::disk::{self, BOUNDARIES};
-use esf_layerstack::{Error, ImportOptions, LayerStack, SealState};
-use support::{SmallDisk, privileged, request};
+use esf_layerstack::{Error, Form, ImportOptions, LayerStack, SealState};
+use support::{NOBODY, SmallDisk, as_nobody, child_role, dump, privileged, request};
 
 /// What has been acknowledged: stands for the graph. A line is written durably or not at all.
 struct Graph<'a>(&'a Path);
@@ -45,12 +45,12 @@ fn attempt(n: u8) -> AttemptId {
 }
 
 /// How many occurrences of each boundary are tried: each kind of carrier and of seal comes by then.
-const MOST: u32 = 4;
+const MOST: u32 = 6;
 
 type Step = (&'static str, fn(&LayerStack, &Graph<'_>) -> Result<(), Error>);
 
 /// The whole life of a store, in steps that each may be repeated.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("import", |stack, graph| {
         let imported = stack.import_directory(&graph.0.join("source"), &ImportOptions::default(), &())?;
         graph.commit("import", imported.sealed.pin());
@@ -79,6 +79,17 @@ const STEPS: [Step; 8] = [
         let pin = graph.roots()["many"];
         stack.squash(&pin)?;
         graph.commit("squash", &pin);
+        Ok(())
+    }),
+    ("convert", |_, graph| {
+        // What a user made of portable carriers, and was then given to root.
+        let stack = LayerStack::open(&handed(graph.0))?;
+        for (n, pin) in (20..).zip(handed_pins(graph.0)) {
+            let workspace = stack.open_workspace(&pin, attempt(n))?;
+            assert_eq!(workspace.form, Form::Native);
+            stack.discard_workspace(attempt(n))?;
+        }
+        graph.commit("convert", &graph.roots()["import"]);
         Ok(())
     }),
     ("collect", |stack, graph| {
@@ -145,6 +156,68 @@ fn store(dir: &Path) -> PathBuf {
     if disk.exists() { disk.join("store") } else { dir.join("store") }
 }
 
+/// The store that a user made and root was given.
+fn handed(dir: &Path) -> PathBuf {
+    store(dir).with_file_name("handed")
+}
+
+fn handed_pins(dir: &Path) -> Vec<RootPin> {
+    serde_json::from_str(&fs::read_to_string(dir.join("user/pins")).expect("read")).expect("pins")
+}
+
+fn handed_dumps(stack: &LayerStack, pins: &[RootPin]) -> Vec<Vec<String>> {
+    pins.iter().map(|pin| dump(stack, pin)).collect()
+}
+
+/// Makes that store, by a process of an ordinary user.
+fn hand_over(dir: &Path) {
+    let (user, handed) = (dir.join("user"), handed(dir));
+    support::shell(dir, "chmod 711 .");
+    for made in [&user, &handed] {
+        fs::create_dir(made).expect("mkdir");
+        std::os::unix::fs::chown(made, Some(NOBODY), Some(NOBODY)).expect("chown");
+    }
+    assert!(as_nobody(dir, "hand over").success());
+    support::shell(dir, &format!("chown -R root:root '{}'; sync", handed.display()));
+}
+
+/// The user's part: a base with what the disk cannot say, and a node on top.
+fn live_as_user(dir: &Path) {
+    let stack = LayerStack::create(&handed(dir)).expect("create");
+    let options = ImportOptions { preserve_owners: true, ..ImportOptions::default() };
+    let base = stack.import_directory(&dir.join("source"), &options, &()).expect("import");
+    let base = *base.sealed.pin();
+    let workspace = stack.open_workspace(&base, attempt(1)).expect("open");
+    assert_eq!(workspace.form, Form::Portable);
+    fs::write(workspace.upper.join("suid"), "x").expect("write");
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(workspace.upper.join("suid"), "user.esf.attrs", b"\xed\x09ESFQ\x01\0", flags)
+        .expect("record");
+    fs::create_dir(workspace.upper.join("a")).expect("mkdir");
+    rustix::fs::setxattr(workspace.upper.join("a"), "user.esf.opaque", b"y", flags).expect("mark");
+    let prepared = stack.seal(&request(attempt(1), &base), &()).expect("seal");
+    let pins = [base, *prepared.sealed().pin()];
+    stack.settle_seal(prepared, true).expect("settle");
+    let dumps = serde_json::to_string(&handed_dumps(&stack, &pins)).expect("JSON");
+    fs::write(dir.join("user/pins"), serde_json::to_string(&pins).expect("JSON")).expect("write");
+    fs::write(dir.join("user/dumps"), dumps).expect("write");
+}
+
+/// A store that was handed over shows the same whatever happened; no root of it stands on both forms.
+fn check_handed(dir: &Path, at: &str) {
+    let stack = LayerStack::open(&handed(dir)).unwrap_or_else(|error| panic!("{at}: {error}"));
+    let pins = handed_pins(dir);
+    let dumps: Vec<Vec<String>> =
+        serde_json::from_str(&fs::read_to_string(dir.join("user/dumps")).expect("read")).expect("dumps");
+    assert_eq!(handed_dumps(&stack, &pins), dumps, "{at}");
+    let database = rusqlite::Connection::open(handed(dir).join("local.db")).expect("open");
+    let mixed = "SELECT count(*) FROM (SELECT 1 FROM projections JOIN carriers USING (carrier)
+                 GROUP BY root_id, attrs_id HAVING count(DISTINCT form) > 1)";
+    let mixed: i64 = database.query_row(mixed, [], |row| row.get(0)).expect("count");
+    assert_eq!(mixed, 0, "{at}: a root stands on carriers of both forms");
+    check_whole(&stack, &handed(dir), &pins, at);
+}
+
 /// Runs what is left of the scenario; a step that fails is repeated once, as a user would.
 fn run(dir: &Path) {
     let graph = Graph(dir);
@@ -164,6 +237,9 @@ fn run(dir: &Path) {
 /// Not a test by itself: the process that is to crash.
 #[test]
 fn child() {
+    if let Some((dir, _)) = child_role() {
+        return live_as_user(&dir);
+    }
     let Ok(dir) = std::env::var("ESF_CRASH_DIR") else { return };
     disk::arm(&std::env::var("ESF_CRASH_AT").expect("set together")).expect("arm");
     run(Path::new(&dir));
@@ -183,6 +259,7 @@ fn run_child(dir: &Path, at: &str) -> ExitStatus {
 fn prepare() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("esf-crash-").tempdir().expect("temporary directory");
     make_sources(dir.path());
+    hand_over(dir.path());
     dir
 }
 
@@ -198,6 +275,7 @@ fn make_sources(dir: &Path) {
 fn recover_and_check(dir: &Path, at: &str) {
     let store = store(dir);
     let graph = Graph(dir);
+    check_handed(dir, at);
     if !LayerStack::exists(&store) {
         assert!(graph.roots().is_empty(), "{at}: acknowledged without a store");
         return;
@@ -205,10 +283,15 @@ fn recover_and_check(dir: &Path, at: &str) {
     let stack = LayerStack::open(&store).unwrap_or_else(|error| panic!("{at}: {error}"));
     settle_all(&stack, &graph).unwrap_or_else(|error| panic!("{at}: {error}"));
     assert!(stack.unsettled_seals().expect("list").is_empty(), "{at}");
+    let pins: Vec<RootPin> = graph.roots().into_values().collect();
+    check_whole(&stack, &store, &pins, at);
+}
+
+fn check_whole(stack: &LayerStack, store: &Path, pins: &[RootPin], at: &str) {
     assert_eq!(fs::read_dir(store.join("staging")).expect("list").count(), 0, "{at}: staging is left");
-    for (name, pin) in graph.roots() {
-        let report = stack.verify(&pin, &()).unwrap_or_else(|error| panic!("{at}: {name}: {error}"));
-        assert_eq!(report.damaged, [""; 0], "{at}: {name}");
+    for pin in pins {
+        let report = stack.verify(pin, &()).unwrap_or_else(|error| panic!("{at}: {}: {error}", pin.root));
+        assert_eq!(report.damaged, [""; 0], "{at}: {}", pin.root);
     }
     assert_eq!(stack.fsck(&()).expect("fsck").damage, [""; 0], "{at}");
     assert_eq!(stack.empty_trash(), 0, "{at}");
@@ -237,7 +320,7 @@ fn crash_everywhere(most: u32, action: impl Fn(u32) -> String, crashed: impl Fn(
             recover_and_check(dir.path(), &at);
             run(dir.path());
             recover_and_check(dir.path(), &at);
-            assert_eq!(Graph(dir.path()).roots().len(), 9, "{at}");
+            assert_eq!(Graph(dir.path()).roots().len(), 10, "{at}");
         }
     }
     eprintln!("{points} crashes at {} boundaries", BOUNDARIES.len());
@@ -262,7 +345,7 @@ fn a_failure_at_every_boundary_is_survived() {
         return;
     }
     for boundary in BOUNDARIES {
-        for (nth, errno) in [(1, 28), (2, 5), (3, 28)] {
+        for (nth, errno) in [(1, 28), (2, 5), (3, 28), (5, 28)] {
             let dir = prepare();
             let at = format!("{boundary}={}*off->1*return({errno})->off", nth - 1);
             let status = run_child(dir.path(), &at);
@@ -284,6 +367,7 @@ fn power_cut_at_every_boundary() {
             let disk = SmallDisk::new(&[]);
             let dir = disk.beside("");
             make_sources(&dir);
+            hand_over(&dir);
             let at = format!("{boundary}=kill@{nth}");
             let status = run_child(&dir, &at);
             if status.success() {
@@ -315,6 +399,7 @@ fn power_cut_finds_a_boundary_without_its_sync() {
         let disk = SmallDisk::new(&[]);
         let dir = disk.beside("");
         make_sources(&dir);
+        hand_over(&dir);
         assert!(!run_child(&dir, at).success(), "{at}");
         disk.cut_power();
         let checked = std::panic::catch_unwind(|| {

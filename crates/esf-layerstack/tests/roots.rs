@@ -12,7 +12,7 @@ use esf_core::merge::merge3;
 use esf_layerstack::{ExportOptions, ImportOptions, LayerStack, SOFT_DEPTH, SealedRoot};
 use support::{Store, du, dump, import, privileged, request, shell};
 
-const TREE: &str = "mkdir -p d/b 'sp ace'; echo a > d/a; : > empty; ln -s nowhere dangling; echo s > secret; chmod 0 secret; \
+const TREE: &str = "mkdir -p d/b 'sp ace'; echo a > d/a; : > empty; ln -s nowhere dangling; echo s > secret; [ $(id -u) != 0 ] || chmod 0 secret; \
                     mkdir setgid; chmod 2775 setgid; echo x > \"$(printf 'new\\nline')\"; echo y > \"$(printf '\\377bytes')\"; \
                     mkfifo pipe; echo l > l1; ln l1 d/l2; touch -d '1969-07-20 20:17:40.000000001' d/a l1 d dangling -h; \
                     truncate -s 3M sparse; printf data | dd of=sparse bs=1 seek=1M conv=notrunc status=none";

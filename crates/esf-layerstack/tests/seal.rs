@@ -10,7 +10,7 @@ use support::{Store, privileged, request, shell};
 /// A base with everything that can be in a root.
 const BASE: &str = "mkdir -p d/b keep/deep; echo a > d/a; echo c > d/b/c; echo f > f; echo one > h1; ln h1 h2; \
                     ln h1 h3; mkfifo pipe; ln -s nowhere dangling; : > empty; echo k > keep/deep/k; \
-                    chmod 0000 f; chmod 2755 keep; touch -d '1999-12-31 23:59:59.123456789' d/a keep";
+                    [ $(id -u) != 0 ] || chmod 0000 f; chmod 2755 keep; touch -d '1999-12-31 23:59:59.123456789' d/a keep";
 
 #[test]
 fn import_restores_what_was_there() {

@@ -5,6 +5,7 @@
 
 mod maintain;
 mod pack;
+mod stream;
 mod writer;
 
 #[cfg(test)]
@@ -22,6 +23,8 @@ use esf_core::manifest::{ObjectError, ObjectKind, Objects};
 pub use maintain::{Damage, Retained};
 pub use pack::PackId;
 use pack::{Pack, PackError};
+pub use stream::ArtifactReader;
+pub(crate) use stream::StreamError;
 pub use writer::{PackWriter, StagedPacks};
 
 /// The objects of one store. Cheap to clone; clones share what they know.

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use esf_core::Digest;
 use esf_core::manifest::{MAX_OBJECT, ObjectKind};
 
-const HEADER: &[u8; 8] = b"ESFPACK\x01";
+use super::stream::ArtifactReader;
+
+pub(super) const HEADER: &[u8; 8] = b"ESFPACK\x01";
 const END: &[u8; 8] = b"ESFPEND\x01";
 const RECORD: usize = 48;
 const TRAILER: usize = 96;
@@ -22,6 +24,8 @@ const MAX_SIZE: u64 = 512 << 20;
 const RESIDENT_INDEX: usize = 64 << 10;
 /// Mean number of records in a bucket of the fan-out.
 const BUCKET: usize = 64;
+/// Blobs of this many bytes are checked piece by piece.
+const LARGE: u32 = 1 << 20;
 
 /// Names a pack: BLAKE3 of the whole file, and whether it was made to survive a loss of power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,7 +62,7 @@ impl std::fmt::Display for PackId {
 pub(super) struct Record {
     pub(super) id: Digest,
     pub(super) kind: ObjectKind,
-    offset: u64,
+    pub(super) offset: u64,
     pub(super) length: u32,
 }
 
@@ -83,17 +87,27 @@ impl From<io::Error> for PackError {
 /// Encodes a pack of `objects`, which ascend strictly by id.
 pub(super) fn encode<'a>(objects: impl Iterator<Item = (&'a Digest, ObjectKind, &'a [u8])>) -> Vec<u8> {
     let mut out = HEADER.to_vec();
-    let mut index = Vec::new();
-    let mut ids = Vec::new();
+    let mut records = Vec::new();
     for (id, kind, bytes) in objects {
-        let number = ObjectKind::ALL.iter().position(|known| *known == kind).expect("ALL has every kind");
-        index.extend_from_slice(id.as_bytes());
-        index.extend_from_slice(&(out.len() as u64).to_le_bytes());
-        index.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-        index.extend_from_slice(&[number as u8, 0, 0, 0]);
+        records.push(Record { id: *id, kind, offset: out.len() as u64, length: bytes.len() as u32 });
         out.extend_from_slice(bytes);
-        ids.push(*id);
     }
+    let end = encode_end(&records, out.len() as u64);
+    out.extend_from_slice(&end);
+    out
+}
+
+/// What follows the objects of a pack: index, fan-out and trailer. `index_at` is where that begins.
+pub(super) fn encode_end(records: &[Record], index_at: u64) -> Vec<u8> {
+    let mut index = Vec::new();
+    for Record { id, kind, offset, length } in records {
+        let number = ObjectKind::ALL.iter().position(|known| known == kind).expect("ALL has every kind");
+        index.extend_from_slice(id.as_bytes());
+        index.extend_from_slice(&offset.to_le_bytes());
+        index.extend_from_slice(&length.to_le_bytes());
+        index.extend_from_slice(&[number as u8, 0, 0, 0]);
+    }
+    let ids: Vec<Digest> = records.iter().map(|record| record.id).collect();
     let bits = bits_for(ids.len());
     let mut end = Vec::with_capacity((4 << bits) + TRAILER);
     let mut below = 0;
@@ -103,15 +117,14 @@ pub(super) fn encode<'a>(objects: impl Iterator<Item = (&'a Digest, ObjectKind, 
     }
     end.extend_from_slice(&(ids.len() as u32).to_le_bytes());
     end.extend_from_slice(&bits.to_le_bytes());
-    end.extend_from_slice(&(out.len() as u64).to_le_bytes());
+    end.extend_from_slice(&index_at.to_le_bytes());
     end.extend_from_slice(blake3::hash(&index).as_bytes());
     let checksum = blake3::hash(&end);
     end.extend_from_slice(checksum.as_bytes());
     end.extend_from_slice(&[0; 8]);
     end.extend_from_slice(END);
-    out.extend_from_slice(&index);
-    out.extend_from_slice(&end);
-    out
+    index.extend_from_slice(&end);
+    index
 }
 
 fn bits_for(count: usize) -> u32 {
@@ -265,6 +278,23 @@ impl Pack {
         Ok(bytes)
     }
 
+    /// Checks an object against its id, a large one piece by piece.
+    fn check(&self, record: &Record) -> Result<(), PackError> {
+        if record.kind != ObjectKind::Blob || record.length < LARGE {
+            return self.read(record).map(|_| ());
+        }
+        io::copy(&mut self.stream(record)?, &mut io::sink()).map(|_| ()).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => PackError::Damaged("an object does not match its id"),
+            _ => error.into(),
+        })
+    }
+
+    /// Reads a blob piece by piece.
+    pub(super) fn stream(&self, record: &Record) -> Result<ArtifactReader, PackError> {
+        let file = self.with_file(|file| Ok(file.try_clone()?))?;
+        Ok(ArtifactReader::new(file, record))
+    }
+
     /// Every object's place, ascending by id, from an index that was checked.
     pub(super) fn records(&self) -> Result<Vec<Record>, PackError> {
         let loaded;
@@ -282,8 +312,9 @@ impl Pack {
     /// wrong, with the object where there is one.
     pub(super) fn verify(&self) -> Result<Vec<(Option<Record>, &'static str)>, io::Error> {
         let mut wrong = Vec::new();
-        let bytes = std::fs::read(&self.path)?;
-        if Digest::of(&bytes) != self.id.digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(File::open(&self.path)?)?;
+        if *hasher.finalize().as_bytes() != *self.id.digest.as_bytes() {
             wrong.push((None, "its contents do not match its name"));
         }
         let records = match self.records() {
@@ -298,8 +329,8 @@ impl Pack {
             wrong.push((None, "its index is not in order"));
         }
         for record in records {
-            match self.read(&record) {
-                Ok(_) => {}
+            match self.check(&record) {
+                Ok(()) => {}
                 Err(PackError::Io(error)) => return Err(error),
                 Err(PackError::Damaged(detail)) => wrong.push((Some(record), detail)),
             }

@@ -40,8 +40,7 @@ pub struct PackWriter {
 
 impl PackWriter {
     pub(super) fn new(store: &ObjectStore) -> Self {
-        let staged = StagedPacks { store: store.clone(), packs: Vec::new(), relied: false };
-        Self { staged, pending: BTreeMap::new(), bytes: 0, looked: false }
+        Self { staged: StagedPacks::new(store), pending: BTreeMap::new(), bytes: 0, looked: false }
     }
 
     /// Takes an object even if the store has it: for packs that replace others.
@@ -132,6 +131,21 @@ pub struct StagedPacks {
 }
 
 impl StagedPacks {
+    pub(super) fn new(store: &ObjectStore) -> Self {
+        Self { store: store.clone(), packs: Vec::new(), relied: false }
+    }
+
+    /// Takes over a pack that was written to a temporary file.
+    pub(super) fn take(&mut self, path: PathBuf, file: File, pack: Pack) {
+        self.packs.push((path, file, pack));
+    }
+
+    /// Gives up what is here for what other packs have.
+    pub(super) fn rely(&mut self) {
+        self.packs.drain(..).for_each(|(path, _, _)| remove_temporary(&path));
+        self.relied = true;
+    }
+
     /// Whether there is anything to publish.
     pub fn is_empty(&self) -> bool {
         self.packs.is_empty()
@@ -156,11 +170,11 @@ impl StagedPacks {
         }
     }
 
-    fn create_temporary(&self) -> Result<(PathBuf, File), ObjectError> {
+    pub(super) fn create_temporary(&self) -> Result<(PathBuf, File), ObjectError> {
         loop {
             let nth = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
             let path = self.store.directory().join(format!("tmp-{}-{nth}", std::process::id()));
-            match OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path) {
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o400).open(&path) {
                 Ok(file) => return Ok((path, file)),
                 // Left by a dead process that had this number; it goes when the store is held exclusively.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -241,7 +255,7 @@ impl Drop for StagedPacks {
 }
 
 /// Takes a temporary file away; one that cannot be removed only costs space until the next sweep.
-fn remove_temporary(path: &std::path::Path) {
+pub(super) fn remove_temporary(path: &std::path::Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "a temporary pack stays until the next sweep");
     }

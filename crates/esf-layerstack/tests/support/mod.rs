@@ -39,6 +39,12 @@ impl Store {
         Self { stack, dir, attempts: 0.into() }
     }
 
+    /// The store `store` that somebody made in `dir`.
+    pub fn within(dir: tempfile::TempDir) -> Self {
+        let stack = LayerStack::open(&dir.path().join("store")).expect("open the store");
+        Self { stack, dir, attempts: 1000.into() }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -115,6 +121,37 @@ impl Store {
         assert_eq!(found.0, found.1, "the ledger and the disk disagree");
         assert_eq!(found.0.total, found.2, "{:?} and du disagree", found.0);
     }
+}
+
+/// An ordinary user's number.
+pub const NOBODY: u32 = 65534;
+
+/// Runs the test `child` of this binary as an ordinary user, who owns `dir`. It finds `dir` and `role` in
+/// its environment and leaves its findings in `dir`.
+pub fn as_nobody(dir: &Path, role: &str) -> std::process::ExitStatus {
+    use std::os::unix::process::CommandExt;
+    // By this link no directory on the way to the binary must be open to that user.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["--exact", "child", "--nocapture"]).env("ESF_CHILD_DIR", dir).env("ESF_CHILD_ROLE", role);
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    }
+    command.stdout(std::process::Stdio::null()).status().expect("run the child")
+}
+
+/// What the child is to do; none when this is an ordinary run of all tests.
+pub fn child_role() -> Option<(PathBuf, String)> {
+    let dir = std::env::var_os("ESF_CHILD_DIR")?;
+    Some((dir.into(), std::env::var("ESF_CHILD_ROLE").expect("set together")))
+}
+
+/// A temporary directory that belongs to the ordinary user, if this one can give it away.
+pub fn nobodys_dir() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("esf-user-").tempdir().expect("temporary directory");
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
+    }
+    dir
 }
 
 fn similar_lines(expected: &[String], found: &[String]) {
