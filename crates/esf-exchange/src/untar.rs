@@ -12,6 +12,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
 use esf_core::manifest::{is_portable_xattr, portable_capability};
+use esf_layerstack::{Form, Records};
 use serde::{Deserialize, Serialize};
 use tar::{Archive, EntryType};
 
@@ -46,7 +47,17 @@ pub struct Summary {
     pub left_out: Vec<LeftOut>,
 }
 
-/// Unpacks `input` into the empty directory `top`; with `skip_special`, devices are left out by name
+/// An archive that was unpacked.
+#[derive(Debug, Default)]
+pub struct Unpacked {
+    /// What was unpacked.
+    pub summary: Summary,
+    /// What symlinks and fifos could not carry in portable form; nothing in native form.
+    pub records: Records,
+}
+
+/// Unpacks `input` into the empty directory `top`, in `form`: native is what the archive says, as far
+/// as this process may set it; portable is all of it, for an import to read back. With `skip_special`, devices are left out by name
 /// instead of refused. On an error what was unpacked so far stays: the caller discards it.
 ///
 /// # Errors
@@ -54,12 +65,13 @@ pub struct Summary {
 pub fn unpack(
     input: &mut dyn Read,
     top: &OwnedFd,
+    form: Form,
     limits: Limits,
     skip_special: bool,
-) -> Result<Summary, Error> {
+) -> Result<Unpacked, Error> {
     let mut archive = Archive::new(input);
     let mut unpacking = Unpacking {
-        place: Place::new(top),
+        place: Place::new(top, form),
         limits,
         skip_special,
         files: HashSet::new(),
@@ -80,8 +92,8 @@ pub fn unpack(
             }
         }
     }
-    unpacking.place.finish()?;
-    Ok(unpacking.summary)
+    let records = unpacking.place.finish()?;
+    Ok(Unpacked { summary: unpacking.summary, records })
 }
 
 fn broken(error: io::Error) -> Error {
@@ -163,7 +175,8 @@ impl Unpacking<'_> {
     fn xattrs(&mut self, head: &header::Complete, path: &[u8]) -> Result<Xattrs, Error> {
         let mut kept = Vec::new();
         for (name, value) in &head.xattrs {
-            if name.starts_with(b"trusted.overlay.") || name.starts_with(b"user.overlay.") {
+            let marks: [&[u8]; 3] = [b"trusted.overlay.", b"user.overlay.", b"user.esf."];
+            if marks.iter().any(|mark| name.starts_with(mark)) {
                 return Err(refused(path, format!("the attribute {} of an overlay", readable(name))));
             }
             let value = match name.as_slice() {

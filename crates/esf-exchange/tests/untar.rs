@@ -10,6 +10,7 @@ use std::process::Command;
 
 use esf_exchange::untar::{Limits, Summary, unpack};
 use esf_exchange::{Error, identity};
+use esf_layerstack::Form;
 use tar::{EntryType, Header};
 
 /// One raw entry, written without any of the checks that an honest writer makes.
@@ -65,7 +66,8 @@ fn open(path: &Path) -> OwnedFd {
 
 fn unpack_into(bytes: &[u8], to: &Path, limits: Limits) -> Result<Summary, Error> {
     fs::create_dir(to).unwrap();
-    unpack(&mut Cursor::new([bytes, &[0; 1024]].concat()), &open(to), limits, false)
+    let input = &mut Cursor::new([bytes, &[0; 1024]].concat());
+    unpack(input, &open(to), Form::Native, limits, false).map(|unpacked| unpacked.summary)
 }
 
 #[test]
@@ -106,6 +108,8 @@ fn hostile_entries_are_refused_and_nothing_outside_is_touched() {
         ("unknown type", sockets(EntryType::new(b'Z'))),
         ("redirect", overlay("SCHILY.xattr.trusted.overlay.redirect")),
         ("user overlay", overlay("SCHILY.xattr.user.overlay.opaque")),
+        ("portable mark", overlay("SCHILY.xattr.user.esf.opaque")),
+        ("portable record", overlay("SCHILY.xattr.user.esf.attrs")),
         ("empty symlink", link(b"l", b"")),
         ("deep", [pax(&[("path", &deep)]), file(b"f")].concat()),
         ("long name", [pax(&[("path", &[b'n'; 256])]), file(b"f")].concat()),
@@ -122,7 +126,7 @@ fn hostile_entries_are_refused_and_nothing_outside_is_touched() {
         let to = dir.path().join(index.to_string());
         if name == "cut short" {
             fs::create_dir(&to).unwrap();
-            let found = unpack(&mut Cursor::new(bytes), &open(&to), Limits::default(), false);
+            let found = unpack(&mut Cursor::new(bytes), &open(&to), Form::Native, Limits::default(), false);
             assert!(found.is_err(), "{name}");
             continue;
         }
@@ -165,7 +169,7 @@ fn bombs_end_at_their_limits() {
         let to = dir.path().join(name);
         fs::create_dir(&to).unwrap();
         let mut endless = Endless { next: 0, rest: Cursor::new(Vec::new()), size };
-        let error = unpack(&mut endless, &open(&to), limits, false).unwrap_err();
+        let error = unpack(&mut endless, &open(&to), Form::Native, limits, false).unwrap_err();
         assert_eq!(error.problem().code, "archive_refused");
         assert!(endless.next < 55, "{name}");
     }
@@ -189,7 +193,9 @@ fn devices_may_be_skipped_by_name_and_foreign_attributes_are_named() {
         vec![0; 1024],
     ]
     .concat();
-    let summary = unpack(&mut Cursor::new(bytes), &open(dir.path()), Limits::default(), true).unwrap();
+    let summary = unpack(&mut Cursor::new(bytes), &open(dir.path()), Form::Native, Limits::default(), true)
+        .unwrap()
+        .summary;
     let named: Vec<_> =
         summary.left_out.iter().map(|item| (item.path.as_str(), item.reason.as_str())).collect();
     assert_eq!(named, [("null", "a device"), ("f", "the attribute security.selinux")]);
@@ -233,8 +239,15 @@ fn archives_of_gnu_tar_come_back_the_same() {
         assert!(status.success());
         let to = dir.path().join(format!("{format}.out"));
         fs::create_dir(&to).unwrap();
-        let summary =
-            unpack(&mut fs::File::open(&archive).unwrap(), &open(&to), Limits::default(), false).unwrap();
+        let summary = unpack(
+            &mut fs::File::open(&archive).unwrap(),
+            &open(&to),
+            Form::Native,
+            Limits::default(),
+            false,
+        )
+        .unwrap()
+        .summary;
         assert!(summary.left_out.is_empty());
         if format == "v7-less-ustar" {
             assert_eq!(

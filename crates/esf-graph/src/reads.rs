@@ -330,14 +330,21 @@ impl Graph {
         })
     }
 
-    /// The evidence that a collection must keep: that of every evaluation of a node that is not pruned.
+    /// The artifacts that a collection must keep: the evidence of every evaluation of a node that is not
+    /// pruned, and the modules of environments of groups, of live attempts, and of all attempts of such a
+    /// node.
     ///
     /// # Errors
     /// Failures of the database.
     pub fn live_blobs(&self) -> Result<Vec<BlobId>> {
         let evidence: Vec<Vec<Evidence>> =
             self.read(|db| every(db, statements::EVIDENCE_OF_KEPT_NODES, [], |columns| columns.json()))?;
-        let blobs: BTreeSet<BlobId> = evidence.into_iter().flatten().map(|evidence| evidence.blob).collect();
+        let environments: Vec<Environment> =
+            self.read(|db| every(db, statements::NAMING_ENVIRONMENTS, [], |columns| columns.json()))?;
+        let wasi = environments.into_iter().filter_map(|environment| environment.wasi);
+        let modules = wasi.flat_map(|wasi| wasi.modules).map(|module| BlobId::new(module.digest));
+        let evidence = evidence.into_iter().flatten().map(|evidence| evidence.blob);
+        let blobs: BTreeSet<BlobId> = evidence.chain(modules).collect();
         Ok(blobs.into_iter().collect())
     }
 }

@@ -83,6 +83,7 @@ statements! {
     LIVE_ROOTS = "live_roots";
     MERGE_PARENTS = "merge_parents";
     MOVE_CANONICAL = "move_canonical";
+    NAMING_ENVIRONMENTS = "naming_environments";
     NODE_BY_ID = "node_by_id";
     NODE_OF_TAG = "node_of_tag";
     NODES_OF_GROUP = "nodes_of_group";

@@ -14,7 +14,7 @@ use esf_core::ops::{self, Meta};
 use esf_core::policy::{Durability, PolicyDocument};
 use esf_core::record::{Group, Node};
 use esf_exchange::untar;
-use esf_layerstack::{ImportOptions, Imported, Progress, Skipped};
+use esf_layerstack::{ImportOptions, Imported, Progress, Records, Scratch, Skipped};
 use serde_json::{Value, json};
 
 use crate::boundary::{Boundary, reach};
@@ -154,11 +154,10 @@ impl Store {
             }
             Source::Tar(path) => {
                 let scratch = self.stack().scratch()?;
-                let left_out = unpack(path, scratch.path(), options.skip_special)?;
-                // An archive says who owns what; only root could restore that.
-                let preserve_owners = rustix::process::geteuid().is_root();
-                let options = ImportOptions { preserve_owners, ..options.clone() };
-                let imported = self.stack().import_directory(scratch.path(), &options, progress)?;
+                let (left_out, records) = unpack(path, &scratch, options.skip_special)?;
+                // An archive says who owns what.
+                let options = ImportOptions { preserve_owners: true, ..options.clone() };
+                let imported = self.stack().import_scratch(&scratch, &records, &options, progress)?;
                 // An archive is a whole filesystem.
                 let environment =
                     Environment { base: Base::Root, workspace: "/".to_owned(), ..Environment::default() };
@@ -206,14 +205,16 @@ fn obtained(
     Obtained { pin: *imported.sealed.pin(), skipped, provenance, environment, sealed: Some(imported.sealed) }
 }
 
-/// Unpacks an archive; answers what no root holds.
-fn unpack(archive: &Path, to: &Path, skip_special: bool) -> Result<Skipped, Error> {
+/// Unpacks an archive; answers what no root holds, and what the scratch directory cannot hold.
+fn unpack(archive: &Path, to: &Scratch, skip_special: bool) -> Result<(Skipped, Records), Error> {
     let open = |path: &Path| {
         File::open(path).map_err(|source| Error::Io { action: "open", path: path.to_owned(), source })
     };
     let mut input = BufReader::with_capacity(1 << 16, open(archive)?);
-    let summary = untar::unpack(&mut input, &open(to)?.into(), untar::Limits::default(), skip_special)?;
-    Ok(summary.left_out.into_iter().map(|item| (item.path.into_bytes(), item.reason)).collect())
+    let (top, limits) = (open(to.path())?.into(), untar::Limits::default());
+    let unpacked = untar::unpack(&mut input, &top, to.form(), limits, skip_special)?;
+    let left_out = unpacked.summary.left_out.into_iter();
+    Ok((left_out.map(|item| (item.path.into_bytes(), item.reason)).collect(), unpacked.records))
 }
 
 struct Obtained {

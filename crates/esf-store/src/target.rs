@@ -162,19 +162,19 @@ fn lock_file(target: &Path, path: &Path) -> Result<File, Error> {
 }
 
 fn remove_any(path: &Path) -> Result<(), Error> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(esf_layerstack::remove_tree(path)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    };
-    removed.map_err(io_error("remove", path))
+        Err(error) => Err(io_error("look at", path)(error)),
+    }
 }
 
 /// Makes a file, or a directory with all that lies on its filesystem, durable.
 fn sync_all_of(path: &Path) -> Result<(), Error> {
-    let file = File::open(path).map_err(io_error("open", path))?;
-    let directory = file.metadata().map_err(io_error("look at", path))?.is_dir();
+    let directory = fs::symlink_metadata(path).map_err(io_error("look at", path))?.is_dir();
+    // Its own mode may forbid its user to open what was exported.
+    let opened = if directory { path.parent().unwrap_or(Path::new("/")) } else { path };
+    let file = File::open(opened).map_err(io_error("open", opened))?;
     let synced = if directory { rustix::fs::syncfs(&file).map_err(io::Error::from) } else { file.sync_all() };
     synced.map_err(io_error("sync", path))
 }

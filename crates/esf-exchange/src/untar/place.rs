@@ -9,9 +9,9 @@ use std::os::fd::OwnedFd;
 use esf_core::Name;
 use esf_core::manifest::{MAX_DEPTH, MAX_PATH, MAX_TARGET, Mode};
 use esf_core::time::FileTime;
+use esf_layerstack::{Form, Records};
 use rustix::fs::{
-    AtFlags, FileType, Gid, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchown,
-    fsetxattr, futimens, linkat, mkdirat, mknodat, openat, openat2, symlinkat, utimensat,
+    AtFlags, FileType, OFlags, ResolveFlags, linkat, mkdirat, mknodat, openat, openat2, symlinkat,
 };
 use rustix::io::Errno;
 
@@ -47,14 +47,15 @@ pub(super) fn clean(path: &[u8]) -> Result<Vec<u8>, Error> {
 
 pub(super) struct Place<'a> {
     top: &'a OwnedFd,
-    root: bool,
+    form: Form,
+    records: Records,
     /// Directories that the archive names, with what they get at the end; deepest last by order.
     directories: BTreeMap<Vec<u8>, Attrs>,
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn new(top: &'a OwnedFd) -> Self {
-        Self { top, root: rustix::process::geteuid().is_root(), directories: BTreeMap::new() }
+    pub(super) fn new(top: &'a OwnedFd, form: Form) -> Self {
+        Self { top, form, records: Records::default(), directories: BTreeMap::new() }
     }
 
     pub(super) fn directory(&mut self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
@@ -81,7 +82,7 @@ impl<'a> Place<'a> {
         if found != size {
             return Err(refused(path, format!("only {found} of {size} bytes")));
         }
-        self.finish_file(path, &file.into(), &attrs)
+        self.finish_file(path, &file.into(), attrs)
     }
 
     pub(super) fn link(&self, path: &[u8], target: &[u8]) -> Result<(), Error> {
@@ -90,64 +91,61 @@ impl<'a> Place<'a> {
         linkat(&from, old, &to, new, AtFlags::empty()).map_err(|e| made(path, e))
     }
 
-    pub(super) fn symlink(&self, path: &[u8], attrs: Attrs, target: &[u8]) -> Result<(), Error> {
+    pub(super) fn symlink(&mut self, path: &[u8], attrs: Attrs, target: &[u8]) -> Result<(), Error> {
         if !(1..=MAX_TARGET).contains(&target.len()) || target.contains(&0) {
             return Err(refused(path, "a symlink whose target no root holds"));
         }
         let (parent, name) = self.parent(path)?;
         symlinkat(target, &parent, name).map_err(|e| made(path, e))?;
-        self.finish_unopened(path, &parent, name, &attrs)
+        self.finish_unopened(path, &parent, name, None, &attrs)
     }
 
-    pub(super) fn fifo(&self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
+    pub(super) fn fifo(&mut self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
         let (parent, name) = self.parent(path)?;
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         mknodat(&parent, name, FileType::Fifo, mode, 0).map_err(|e| made(path, e))?;
-        self.finish_unopened(path, &parent, name, &attrs)?;
-        let raw = rustix::fs::Mode::from_raw_mode(attrs.mode.bits());
-        rustix::fs::chmodat(&parent, name, raw, AtFlags::empty()).map_err(|e| failed(path, e))
+        self.finish_unopened(path, &parent, name, Some(attrs.mode), &attrs)
     }
 
-    /// Gives directories their attributes, those below before those above.
-    pub(super) fn finish(self) -> Result<(), Error> {
-        for (path, attrs) in self.directories.iter().rev() {
-            let directory = self.open_beneath(path)?;
-            self.finish_file(path, &directory, attrs)?;
+    /// Gives directories their attributes, those below before those above; answers what symlinks and
+    /// fifos could not carry.
+    pub(super) fn finish(mut self) -> Result<Records, Error> {
+        while let Some((path, attrs)) = self.directories.pop_last() {
+            let directory = self.open_beneath(&path)?;
+            self.finish_file(&path, &directory, attrs)?;
         }
-        Ok(())
+        Ok(self.records)
     }
 
-    fn finish_file(&self, path: &[u8], file: &OwnedFd, attrs: &Attrs) -> Result<(), Error> {
-        if self.root {
-            let (uid, gid) = (Uid::from_raw(attrs.uid), Gid::from_raw(attrs.gid));
-            fchown(file, Some(uid), Some(gid)).map_err(|e| failed(path, e))?;
+    fn finish_file(&self, path: &[u8], file: &OwnedFd, attrs: Attrs) -> Result<(), Error> {
+        let root = rustix::process::geteuid().is_root();
+        let mut xattrs: Vec<_> =
+            attrs.xattrs.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        xattrs.sort_unstable();
+        let mut owner = (attrs.uid, attrs.gid);
+        if self.form == Form::Native && !root {
+            // As far as may be: nobody else gives files away or privilege to programs.
+            xattrs.retain(|(name, _): &(Box<[u8]>, _)| **name != *b"security.capability");
+            owner = (0, 0);
         }
-        // After the owner: a change of owner takes away capabilities and setuid bits.
-        rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(attrs.mode.bits()))
-            .map_err(|e| failed(path, e))?;
-        for (name, value) in &attrs.xattrs {
-            if name == b"security.capability" && !self.root {
-                continue;
-            }
-            fsetxattr(file, name.as_slice(), value, XattrFlags::empty()).map_err(|e| failed(path, e))?;
-        }
-        futimens(file, &times(attrs.mtime)).map_err(|e| failed(path, e))
+        let set = self.form.set_open(file, attrs.mode.bits(), Some(attrs.mtime), owner, &xattrs);
+        set.map_err(Error::io(readable(path)))
     }
 
-    /// For entries that cannot be opened; a root keeps no attributes of them but owner and time.
+    /// For entries that cannot be opened; a root keeps no attributes of them but owner, mode and time.
     fn finish_unopened(
-        &self,
+        &mut self,
         path: &[u8],
         parent: &OwnedFd,
         name: &[u8],
+        fifo: Option<Mode>,
         attrs: &Attrs,
     ) -> Result<(), Error> {
-        if self.root {
-            let (uid, gid) = (Uid::from_raw(attrs.uid), Gid::from_raw(attrs.gid));
-            chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(|e| failed(path, e))?;
-        }
-        utimensat(parent, name, &times(attrs.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(|e| failed(path, e))
+        let root = rustix::process::geteuid().is_root();
+        let owner = if self.form == Form::Native && !root { (0, 0) } else { (attrs.uid, attrs.gid) };
+        let records = (path, &mut self.records);
+        let set = self.form.set_unopened_entry(parent, name, fifo, owner, attrs.mtime, records);
+        set.map_err(Error::io(readable(path)))
     }
 
     /// Opens the parent of `path`, making implied directories, and answers the last name.
@@ -194,11 +192,4 @@ fn made(path: &[u8], error: Errno) -> Error {
 
 fn failed(path: &[u8], error: Errno) -> Error {
     Error::io(readable(path))(error.into())
-}
-
-fn times(mtime: FileTime) -> Timestamps {
-    Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanos.into() },
-    }
 }

@@ -2,16 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use esf_core::environment::{Environment, ExecutorKind, PinnedModule, Wasi};
 use esf_core::id::NodeId;
+use esf_core::ops::begin_quiesce::BeginQuiesce;
 use esf_core::ops::commit_merge::{CommitMerge, MergeOutcome};
+use esf_core::ops::create_group::CreateGroup;
+use esf_core::ops::enqueue::Enqueue;
 use esf_core::ops::lapse::Lapse;
 use esf_core::ops::promote::Promote;
 use esf_core::ops::prune::{Kept, Prune, Reason};
+use esf_core::policy::PolicyDocument;
 use esf_core::record::{Changed, Json, PrivateDelta};
 use esf_core::state::{AttemptStatus, NodeStatus};
+use esf_core::{BlobId, Digest};
 use serde_json::json;
 
-use super::{Fixture, code, meta, root};
+use super::{Fixture, code, meta, root, seal, work};
 
 fn prune(node: NodeId) -> Prune {
     Prune { node, discard: false, unsealed: BTreeMap::new() }
@@ -122,4 +128,43 @@ fn unsealed_changes_are_counted_before_they_are_lost() {
     assert_eq!((reply.pruned, reply.released), (vec![attempt.node_id], vec![attempt.attempt_id]));
     let released = fixture.graph.attempt(attempt.attempt_id).expect("attempt");
     assert_eq!((released.status, released.private_delta), (AttemptStatus::Released, PrivateDelta::Discarded));
+}
+
+#[test]
+fn modules_are_kept_while_a_record_that_is_needed_names_them() {
+    let fixture = Fixture::new();
+    let pinned = |name: &str| {
+        let modules = vec![PinnedModule { name: "m".to_owned(), digest: Digest::of(name.as_bytes()) }];
+        let wasi = Some(Wasi { modules, ..Wasi::default() });
+        Environment { executor: ExecutorKind::Wasi, wasi, ..Environment::default() }
+    };
+    fixture.graph.register_pin(&meta(), root("base")).expect("root");
+    let command = CreateGroup {
+        name: "project".to_owned(),
+        root: root("base"),
+        policy: PolicyDocument::default(),
+        source: "directory:example".to_owned(),
+        default_environment: pinned("of the group"),
+        provenance: Json::Null,
+    };
+    let canonical = fixture.graph.create_group_pin(&meta(), command, None).expect("group").node.node_id;
+    let enqueue = |name: &str| {
+        let command = Enqueue { environment: pinned(name), ..work(canonical) };
+        fixture.graph.enqueue(&meta(), command).expect("enqueue").attempt_id
+    };
+    let kept = |names: &[&str]| {
+        let mut blobs: Vec<_> = names.iter().map(|name| BlobId::of(name.as_bytes())).collect();
+        blobs.sort();
+        assert_eq!(fixture.graph.live_blobs().expect("blobs"), blobs);
+    };
+    kept(&["of the group"]);
+    let (sealed, _queued) = (enqueue("of a node"), enqueue("of a queued attempt"));
+    kept(&["of the group", "of a node", "of a queued attempt"]);
+    let started = fixture.start(sealed);
+    let command = BeginQuiesce { attempt: sealed, epoch: started.lease.epoch };
+    let attempt = fixture.graph.begin_quiesce(&meta(), command).expect("quiesce");
+    let node = fixture.graph.commit_seal_pin(&meta(), seal(&attempt), root("sealed")).expect("seal").node;
+    kept(&["of the group", "of a node", "of a queued attempt"]);
+    fixture.graph.prune(&meta(), prune(node.node_id)).expect("prune");
+    kept(&["of the group", "of a queued attempt"]);
 }
