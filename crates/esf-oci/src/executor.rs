@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use esf_core::Digest;
 use esf_core::environment::{Bind, Environment};
@@ -28,32 +28,42 @@ const ID_LOCKS: &str = "/run/esf/ids";
 /// Runs attempts in Linux namespaces over an overlay.
 pub struct OciExecutor {
     store: PathBuf,
-    ids: IdRanges,
+    /// Made at the first use, since their place can be written by root alone.
+    ids: OnceLock<IdRanges>,
     host: HostFacts,
     home_name: String,
     zygote: Mutex<Option<Zygote>>,
 }
 
 impl OciExecutor {
-    /// An executor for the store at `store`; nothing is started before the first use.
+    /// An executor for the store at `store`; nothing is started before the first use. One without the
+    /// privilege it needs can be made, and says so when it is asked for a sandbox.
     ///
     /// # Errors
-    /// `Machine` when the store or the directory of locks cannot be used.
+    /// `Machine` when the store cannot be found.
     pub fn new(store: &Path) -> Result<Self, ExecutorError> {
         let machine =
             |what: &str, error: io::Error| ExecutorError::Machine { what: format!("{what}: {error}") };
         let store = fs::canonicalize(store).map_err(|error| machine("cannot find the store", error))?;
         let digest = Digest::in_context("esf cgroup home v1", store.as_os_str().as_bytes());
         let name: String = digest.as_bytes()[..10].iter().map(|byte| format!("{byte:02x}")).collect();
-        let ids = IdRanges::new(Path::new(ID_LOCKS), std::process::id())
-            .map_err(|error| machine("cannot make the locks of id ranges", error))?;
         Ok(Self {
             store,
-            ids,
+            ids: OnceLock::new(),
             host: HostFacts::survey(),
             home_name: format!("esf-{name}"),
             zygote: Mutex::new(None),
         })
+    }
+
+    fn ids(&self) -> Result<&IdRanges, ExecutorError> {
+        if let Some(ids) = self.ids.get() {
+            return Ok(ids);
+        }
+        let ids = IdRanges::new(Path::new(ID_LOCKS), std::process::id()).map_err(|error| {
+            ExecutorError::Machine { what: format!("cannot make the locks of id ranges: {error}") }
+        })?;
+        Ok(self.ids.get_or_init(|| ids))
     }
 
     fn home(&self) -> Result<CgroupHome, ExecutorError> {
@@ -170,13 +180,7 @@ impl Executor for OciExecutor {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        Capabilities {
-            bases: words(&["host", "root"]),
-            networks: words(&["none"]),
-            limits: words(&["cpu", "memory", "pids"]),
-            terminals: false,
-        }
+        crate::capabilities()
     }
 
     fn requirements(&self) -> Vec<Requirement> {
@@ -185,15 +189,17 @@ impl Executor for OciExecutor {
 
     fn check(&self, environment: &Environment, extra: &Extra) -> Result<(), ExecutorError> {
         plan::check(environment, extra)?;
-        self.binds(environment).map(drop)
+        self.binds(environment)?;
+        check_privilege()
     }
 
     fn prepare(&self) -> Result<(), ExecutorError> {
+        check_privilege()?;
         self.zygote().map(drop)
     }
 
     fn activate(&self, activation: Activation<'_>) -> Result<Box<dyn Sandbox>, ExecutorError> {
-        let range = self.ids.take().map_err(|error| ExecutorError::Machine { what: error.to_string() })?;
+        let range = self.ids()?.take().map_err(|error| ExecutorError::Machine { what: error.to_string() })?;
         let plan = self.plan(&activation, &range)?;
         let jail = self.launch(&plan)?;
         Ok(Box::new(OciSandbox::new(jail, range, &activation)))
@@ -230,6 +236,17 @@ impl Executor for OciExecutor {
             tracing::warn!(%error, "groups of dead sandboxes are left to the next recovery");
         }
     }
+}
+
+/// Says what an unprivileged process lacks.
+fn check_privilege() -> Result<(), ExecutorError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let missing = crate::requirements().into_iter().filter(|row| !row.ok);
+    let missing: Vec<String> = missing.map(|row| format!("{} ({})", row.name, row.found)).collect();
+    let what = format!("the oci executor cannot run here, it lacks: {}", missing.join(", "));
+    Err(ExecutorError::Machine { what })
 }
 
 /// An error of the jail, in the executor's words.

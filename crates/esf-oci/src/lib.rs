@@ -13,7 +13,29 @@ pub mod variables;
 
 pub use executor::OciExecutor;
 
-use esf_worker::executor::Requirement;
+use esf_worker::executor::{Capabilities, Requirement};
+
+/// What this executor can do.
+pub fn capabilities() -> Capabilities {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    Capabilities {
+        programs: words(&["native"]),
+        privilege: "root".to_owned(),
+        systems: words(&["linux"]),
+        bases: words(&["host", "root"]),
+        networks: words(&["none"]),
+        limits: words(&["cpu", "memory", "pids"]),
+        fuel: false,
+        terminals: false,
+        signals: words(&["all"]),
+        users: true,
+        processes: true,
+        binds: true,
+        preopens: false,
+        evaluator: words(&["hide", "files", "result"]),
+        names: "bytes".to_owned(),
+    }
+}
 
 /// What this executor needs of the machine, met or not.
 pub fn requirements() -> Vec<Requirement> {

@@ -103,6 +103,9 @@ pub fn check(environment: &Environment, extra: &Extra) -> Result<(), ExecutorErr
             return unsupported(&format!("network allow:{}", hosts.join(",")), "network none");
         }
     }
+    if environment.wasi.is_some() {
+        return unsupported("modules, preopens and fuel", "the wasi executor for them");
+    }
     if environment.secrets_policy != "none" {
         return unsupported(&format!("secrets policy {}", environment.secrets_policy), "secrets policy none");
     }

@@ -11,9 +11,10 @@ use esf_core::AttemptId;
 use esf_core::environment::{Base, Environment};
 use esf_jail::{ExitStatus, Jail, Mode, OFlags, Process};
 use esf_worker::executor::{
-    Activation, ExecSpec, ExecutorError, Exit, Extra, Files, QuiesceError, Running, Sandbox, SpawnError,
-    Stats, Stdio,
+    Activation, ExecSpec, ExecutorError, Exit, Extra, FileEntry, Files, OpenFile, QuiesceError, Running,
+    Sandbox, SpawnError, Stats, Stdio, Upload,
 };
+use esf_worker::kernel_files::{self, KernelFiles};
 
 use crate::executor::of_jail;
 use crate::host::{GROUP, PASSWD};
@@ -63,7 +64,7 @@ impl OciSandbox {
 
     /// A small file inside; empty when it is not there.
     fn read_bounded(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let file = match self.open(path) {
+        let file = match self.open_inside(path) {
             Ok(fd) => File::from(fd),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(Vec::new());
@@ -137,22 +138,42 @@ impl Sandbox for OciSandbox {
     }
 }
 
-impl Files for OciSandbox {
-    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+impl OciSandbox {
+    fn open_inside(&self, path: &Path) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         self.jail.open(path, flags, Mode::empty()).map_err(to_io)
     }
+}
 
-    fn create(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+impl Files for OciSandbox {
+    fn open(&self, path: &Path) -> io::Result<OpenFile> {
+        kernel_files::regular(self.open_inside(path)?)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Upload + '_>> {
+        kernel_files::upload(self, path)
+    }
+
+    fn list(&self, path: &Path, each: &mut dyn FnMut(FileEntry) -> io::Result<()>) -> io::Result<()> {
+        kernel_files::list(&self.open_inside(path)?, each)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.unlink(path)
+    }
+}
+
+impl KernelFiles for OciSandbox {
+    fn create_new(&self, path: &Path) -> io::Result<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.jail.open(path, flags, Mode::from_raw_mode(mode)).map_err(to_io)
+        self.jail.open(path, flags, Mode::RUSR | Mode::WUSR).map_err(to_io)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.jail.rename(from, to).map_err(to_io)
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
+    fn unlink(&self, path: &Path) -> io::Result<()> {
         self.jail.unlink(path).map_err(to_io)
     }
 }

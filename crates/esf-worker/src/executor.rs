@@ -4,6 +4,7 @@
 //! One contract suite (`contract` tests) is run against every implementation.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -12,17 +13,42 @@ use esf_core::{AttemptId, Class, FailureClass, Problem};
 use esf_layerstack::Workspace;
 use serde::{Deserialize, Serialize};
 
-/// What an executor can do; anything else is refused before it starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub use crate::message::FileEntry;
+
+/// What an executor can do; anything else is refused before it starts. `docs/executors.md` shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Capabilities {
+    /// What it runs: `native` programs of this machine, `wasm` modules.
+    pub programs: Vec<String>,
+    /// Privilege it needs: `root` or `none`.
+    pub privilege: String,
+    /// Operating systems it is made for.
+    pub systems: Vec<String>,
     /// Bases it can build: `host`, `root`, `image`.
     pub bases: Vec<String>,
-    /// Network policies it enforces.
+    /// Network policies it enforces: `none`, `host`, `allow`.
     pub networks: Vec<String>,
     /// Limits it enforces: `cpu`, `memory`, `pids`, `disk`.
     pub limits: Vec<String>,
+    /// Whether a command's work can be bounded by a count instead of time (`fuel`).
+    pub fuel: bool,
     /// Whether it offers terminals.
     pub terminals: bool,
+    /// Signals that reach a command: their names, or `all`.
+    pub signals: Vec<String>,
+    /// Whether commands can run as another user than the tree's root.
+    pub users: bool,
+    /// Whether a command may start others, and leave some behind that live on.
+    pub processes: bool,
+    /// Whether host paths can be bound.
+    pub binds: bool,
+    /// Whether a command can be given a part of the tree only.
+    pub preopens: bool,
+    /// What of an evaluator it can lay out: `hide`, `files`, `result`.
+    pub evaluator: Vec<String>,
+    /// File names that commands can use: `bytes`, or `utf-8` (others stay in the tree, unseen).
+    pub names: String,
 }
 
 /// One requirement of an executor on this machine, for `esf doctor`.
@@ -205,31 +231,57 @@ pub trait Sandbox: Send + Sync {
     fn release(self: Box<Self>) -> Result<(), ExecutorError>;
 }
 
+/// A regular file of a sandbox, open for reading.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Its bytes; read-only, at its beginning.
+    pub content: OwnedFd,
+    /// Its permission bits.
+    pub mode: u32,
+}
+
 /// File access inside a live sandbox; every path resolves inside its root, links and `..` included.
 pub trait Files {
-    /// Opens a file or directory for reading.
+    /// Opens a regular file for reading.
     ///
     /// # Errors
-    /// The kernel's own.
-    fn open(&self, path: &Path) -> std::io::Result<OwnedFd>;
+    /// The kernel's own; `InvalidInput` for what is neither file nor directory.
+    fn open(&self, path: &Path) -> io::Result<OpenFile>;
 
-    /// Makes a file that must not exist, for writing, with exactly `mode`.
+    /// Begins to write the file at `path`, which changes only when the upload is published.
     ///
     /// # Errors
-    /// The kernel's own.
-    fn create(&self, path: &Path, mode: u32) -> std::io::Result<OwnedFd>;
+    /// The kernel's own; `InvalidInput` when the path names no file.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Upload + '_>>;
 
-    /// Renames over whatever is at `to`.
+    /// Calls `each` for every entry of the directory at `path`, in no order, and stops at its first error.
     ///
     /// # Errors
-    /// The kernel's own.
-    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()>;
+    /// The kernel's own, and those of `each`.
+    fn list(&self, path: &Path, each: &mut dyn FnMut(FileEntry) -> io::Result<()>) -> io::Result<()>;
 
-    /// Removes a file.
+    /// Removes a file or an empty directory.
     ///
     /// # Errors
     /// The kernel's own.
-    fn remove(&self, path: &Path) -> std::io::Result<()>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// A file on its way into a sandbox. Dropped before it is published, it leaves nothing behind; nothing can
+/// be written through it once the sandbox came to rest.
+#[must_use = "an upload that is not published leaves nothing"]
+pub trait Upload {
+    /// Appends all of `bytes`.
+    ///
+    /// # Errors
+    /// The kernel's own; `StorageFull` or `QuotaExceeded` at the limit.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Gives it exactly the permission bits `mode` and its name, over whatever has that name.
+    ///
+    /// # Errors
+    /// The kernel's own.
+    fn publish(self: Box<Self>, mode: u32) -> io::Result<()>;
 }
 
 /// One running command.
@@ -246,7 +298,7 @@ pub trait Running: Send + Sync {
     /// Sends `signal` to the direct child.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When it is gone; `Unsupported` for a signal that is not among the executor's.
     fn signal(&self, signal: i32) -> Result<(), ExecutorError>;
 
     /// Kills every descendant of this command, whatever sessions they made, and waits until none is
@@ -361,6 +413,9 @@ impl SpawnError {
             Self::NotFound(_) | Self::NotExecutable(_) => FailureClass::UserExit,
             Self::BadCwd(_) | Self::BadUser(_) | Self::BadArguments(_) => FailureClass::UserExit,
             Self::PidsLimit => FailureClass::Quota,
+            Self::Sandbox(ExecutorError::Unsupported { .. } | ExecutorError::Invalid { .. }) => {
+                FailureClass::UserExit
+            }
             Self::Sandbox(_) => FailureClass::InfraLost,
         }
     }

@@ -8,6 +8,7 @@ mod client;
 mod clock;
 mod connect;
 pub mod executor;
+pub mod kernel_files;
 pub mod lock;
 pub mod logs;
 mod message;

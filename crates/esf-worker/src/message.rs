@@ -200,6 +200,20 @@ pub struct FileEntry {
     pub mtime: i64,
 }
 
+impl FileEntry {
+    /// The entry of a name's bytes.
+    pub fn new(name: &[u8], kind: &str, size: u64, mode: u32, mtime: i64) -> Self {
+        let exact = std::str::from_utf8(name).is_err().then(|| name.to_vec());
+        let name = String::from_utf8_lossy(name).into_owned();
+        Self { name, name_bytes: exact, kind: kind.to_owned(), size, mode, mtime }
+    }
+
+    /// The exact name.
+    pub fn bytes(&self) -> &[u8] {
+        self.name_bytes.as_deref().unwrap_or(self.name.as_bytes())
+    }
+}
+
 /// A running command, for `status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningExec {

@@ -41,7 +41,7 @@ fn main() {
                 eprintln!("skipped: making namespaces and mounts needs root");
                 return Ok(());
             }
-            let ground = contract::Ground::new();
+            let ground = contract::Ground::new(contract::shell_programs());
             let executor = OciExecutor::new(ground.store()).expect("an executor");
             case(&executor, &ground);
             executor.shut_down();

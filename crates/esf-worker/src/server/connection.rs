@@ -10,6 +10,7 @@ use esf_core::{AttemptId, Class, ExecId, FailureClass, Problem};
 use serde::Serialize;
 
 use crate::connect::check_peer;
+use crate::executor::ExecutorError;
 use crate::logs::failure;
 use crate::message::{Hello, LiveAttempt, Request, RunningExec, WorkerStatus};
 use crate::server::Worker;
@@ -104,6 +105,7 @@ impl Worker {
             };
             match sent {
                 Ok(()) => reached.push(command.exec_id),
+                Err(error @ ExecutorError::Unsupported { .. }) => return Err(error.problem()),
                 // It ended meanwhile: there is nothing left to reach.
                 Err(error) => tracing::debug!(exec = %command.exec_id, %error, "cannot signal"),
             }

@@ -1,20 +1,67 @@
-//! The contract of executors, as a suite that is run against every implementation: the fake of this
-//! crate's tests and the Linux executor. It speaks to `Executor` alone, below any worker.
+//! The contract of executors, as one suite that is run against every implementation: the fake of this
+//! crate's tests, the Linux executor, the WASI executor. It speaks to `Executor` alone, below any worker,
+//! and asks for programs by what they do (`Programs`): what they are is each executor's matter.
 
+// No executor's tests use all of it.
+#![allow(dead_code)]
+
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use esf_core::AttemptId;
-use esf_core::environment::{Environment, Limits, Network};
+use esf_core::environment::{Base, Bind, Environment, Limits, Network};
+use esf_core::manifest::RootPin;
 use esf_layerstack::{ImportOptions, LayerStack, Workspace};
 use esf_worker::executor::{
     Activation, ExecSpec, Executor, ExecutorError, Exit, Extra, Running, Sandbox, SpawnError, Stdio,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long anything may take that takes an instant.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A command line.
+pub(crate) type Argv = Vec<String>;
+
+/// What an executor's programs are called. Each does one thing and exits with 0 unless it says otherwise.
+pub(crate) struct Programs {
+    /// What every case begins with.
+    pub(crate) environment: Environment,
+    /// Where the tree is inside.
+    pub(crate) workspace: &'static str,
+    /// Puts the programs into a tree that is to be imported.
+    pub(crate) install: fn(&Path),
+    /// Prints the text and a line end, exits with the code.
+    pub(crate) say: fn(&str, i32) -> Argv,
+    /// Prints the variable's value, and a line end.
+    pub(crate) variable: fn(&str) -> Argv,
+    /// Sleeps for a minute.
+    pub(crate) sleep: fn() -> Argv,
+    /// Computes for ever.
+    pub(crate) spin: fn() -> Argv,
+    /// Writes the text into a file of the working directory.
+    pub(crate) write: fn(&str, &str) -> Argv,
+    /// Appends to a file of the working directory for ever.
+    pub(crate) keep_writing: fn(&str) -> Argv,
+    /// Copies its input to its output.
+    pub(crate) copy: fn() -> Argv,
+    /// Writes so many bytes to its output, then exits with the code.
+    pub(crate) flood: fn(u64, i32) -> Argv,
+    /// Takes so many bytes of memory and touches them; ends otherwise than with 0 when it cannot.
+    pub(crate) take_memory: fn(u64) -> Argv,
+    /// Writes a file of so many bytes; exits with 3 when there is no room.
+    pub(crate) fill: fn(&str, u64) -> Argv,
+    /// A file of the tree that is there and is no program.
+    pub(crate) no_program: &'static str,
+    /// Whether there is a wall between the sandbox and this machine; the fake has none.
+    pub(crate) isolates: bool,
+}
 
 /// A case by name.
 pub(crate) type Case = (&'static str, fn(&dyn Executor, &Ground));
@@ -23,65 +70,133 @@ pub(crate) type Case = (&'static str, fn(&dyn Executor, &Ground));
 pub(crate) const CASES: &[Case] = &[
     ("commands_end_as_they_end", commands_end_as_they_end),
     ("what_cannot_start_is_typed", what_cannot_start_is_typed),
+    ("variables_arrive", variables_arrive),
     ("killing_one_leaves_the_other", killing_one_leaves_the_other),
+    ("a_loop_can_be_killed", a_loop_can_be_killed),
+    ("a_writer_without_a_reader_can_be_killed", a_writer_without_a_reader_can_be_killed),
+    ("a_flood_arrives_whole", a_flood_arrives_whole),
+    ("input_arrives_whole_and_ends", input_arrives_whole_and_ends),
+    ("files_go_in_and_out", files_go_in_and_out),
+    ("paths_stay_inside", paths_stay_inside),
+    ("an_upload_that_is_dropped_leaves_nothing", an_upload_that_is_dropped_leaves_nothing),
     ("writes_are_in_the_upper_after_quiesce", writes_are_in_the_upper_after_quiesce),
-    ("a_held_file_makes_it_busy", a_held_file_makes_it_busy),
+    ("nothing_is_written_after_it_came_to_rest", nothing_is_written_after_rest),
     ("release_ends_all_and_is_no_death_before", release_ends_all),
-    ("unsupported_work_is_refused_before_it_starts", unsupported_work_is_refused),
+    ("what_is_said_to_be_unsupported_is_refused", what_is_unsupported_is_refused),
+    ("the_limits_it_claims_hold", the_limits_it_claims_hold),
+    ("the_signals_it_claims_arrive", the_signals_it_claims_arrive),
     ("recovery_with_nothing_to_do_does_nothing", recovery_does_nothing),
 ];
 
-/// A stack with one tree: a file `a` that says `one`.
+/// A stack with one tree: a file `a` that says `one`, a directory `d`, the programs.
 pub(crate) struct Ground {
+    pub(crate) programs: Programs,
     stack: LayerStack,
-    base: esf_core::manifest::RootPin,
+    base: RootPin,
+    attempts: Cell<u8>,
     _directory: tempfile::TempDir,
 }
 
 impl Ground {
     /// Makes it.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(programs: Programs) -> Self {
         let directory = tempfile::tempdir().expect("tempdir");
         let source = directory.path().join("source");
-        std::fs::create_dir(&source).expect("mkdir");
+        std::fs::create_dir_all(source.join("d")).expect("mkdir");
         std::fs::write(source.join("a"), "one\n").expect("writes");
+        (programs.install)(&source);
         let stack = LayerStack::create(&directory.path().join("store")).expect("a store");
         let imported = stack.import_directory(&source, &ImportOptions::default(), &()).expect("imports");
-        Self { base: *imported.sealed.pin(), stack, _directory: directory }
+        Self { base: *imported.sealed.pin(), programs, stack, attempts: Cell::new(1), _directory: directory }
     }
 
     /// The store's directory, for executors that need to know it.
-    #[allow(dead_code)]
     pub(crate) fn store(&self) -> &Path {
         self.stack.directory()
     }
 
-    fn live(&self, executor: &dyn Executor, number: u8) -> (Workspace, Box<dyn Sandbox>) {
-        let attempt = AttemptId::from_bytes([number; 16]);
+    /// A path of the tree as it is inside.
+    pub(crate) fn inside(&self, path: &str) -> PathBuf {
+        Path::new(self.programs.workspace).join(path)
+    }
+
+    /// A live sandbox with its workspace.
+    pub(crate) fn live(&self, executor: &dyn Executor) -> (Workspace, Box<dyn Sandbox>) {
+        self.live_with(executor, &self.programs.environment)
+    }
+
+    pub(crate) fn live_with(
+        &self,
+        executor: &dyn Executor,
+        environment: &Environment,
+    ) -> (Workspace, Box<dyn Sandbox>) {
+        // An overlay's work directory serves one sandbox.
+        let attempt = AttemptId::from_bytes([self.attempts.replace(self.attempts.get() + 1); 16]);
         let workspace = self.stack.open_workspace(&self.base, attempt).expect("a workspace");
-        let activation = Activation {
-            attempt,
-            workspace: &workspace,
-            environment: &Environment::default(),
-            extra: &Extra::default(),
-        };
+        let activation = Activation { attempt, workspace: &workspace, environment, extra: &Extra::default() };
         let sandbox = executor.activate(activation).unwrap_or_else(|error| panic!("{error}"));
         (workspace, sandbox)
     }
+
+    fn limited(&self, limits: Limits) -> Environment {
+        Environment { limits, ..self.programs.environment.clone() }
+    }
 }
 
-struct Started {
-    running: Box<dyn Running>,
-    out: File,
+/// A command with the far ends of its pipes.
+pub(crate) struct Started {
+    pub(crate) running: Box<dyn Running>,
+    pub(crate) stdin: Option<File>,
+    pub(crate) stdout: Option<File>,
+    stderr: File,
 }
 
-fn start(sandbox: &dyn Sandbox, argv: &[&str]) -> Result<Started, SpawnError> {
+/// Starts a command whose input is open.
+pub(crate) fn start(sandbox: &dyn Sandbox, argv: &Argv) -> Result<Started, SpawnError> {
+    start_spec(sandbox, ExecSpec { argv: argv.iter().map(OsString::from).collect(), ..ExecSpec::default() })
+}
+
+pub(crate) fn start_spec(sandbox: &dyn Sandbox, spec: ExecSpec) -> Result<Started, SpawnError> {
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("pipe");
-    let ((out, stdout), (_err, stderr)) = (pipe(), pipe());
-    let stdin: OwnedFd = File::open("/dev/null").expect("opens").into();
-    let spec = ExecSpec { argv: argv.iter().map(OsString::from).collect(), ..ExecSpec::default() };
-    let running = sandbox.exec(&spec, Stdio { stdin, stdout, stderr })?;
-    Ok(Started { running, out: out.into() })
+    let ((inner_in, stdin), (stdout, inner_out), (stderr, inner_err)) = (pipe(), pipe(), pipe());
+    let stdio = Stdio { stdin: inner_in, stdout: inner_out, stderr: inner_err };
+    let running = sandbox.exec(&spec, stdio)?;
+    Ok(Started { running, stdin: Some(stdin.into()), stdout: Some(stdout.into()), stderr: stderr.into() })
+}
+
+impl Started {
+    /// Reads all that it writes, in a thread of its own; counts and keeps the first 64 KiB.
+    fn read_all(&mut self) -> JoinHandle<(u64, Vec<u8>)> {
+        let mut stdout = self.stdout.take().expect("not read yet");
+        std::thread::spawn(move || {
+            let (mut total, mut kept, mut buffer) = (0_u64, Vec::new(), vec![0; 1 << 16]);
+            loop {
+                match stdout.read(&mut buffer).expect("reads") {
+                    0 => return (total, kept),
+                    length => {
+                        total += length as u64;
+                        let room = (1 << 16) - kept.len();
+                        kept.extend(&buffer[..length.min(room)]);
+                    }
+                }
+            }
+        })
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        assert!(ready(self.running.exited(), PATIENCE), "it does not end");
+        self.running.wait().expect("a status")
+    }
+
+    fn is_over(&self) -> bool {
+        ready(self.running.exited(), Duration::ZERO)
+    }
+
+    fn errors(&mut self) -> String {
+        let mut text = String::new();
+        self.stderr.read_to_string(&mut text).expect("reads");
+        text
+    }
 }
 
 fn ready(fd: impl AsFd, patience: Duration) -> bool {
@@ -90,103 +205,438 @@ fn ready(fd: impl AsFd, patience: Duration) -> bool {
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).expect("polls") > 0
 }
 
-fn run(sandbox: &dyn Sandbox, script: &str) -> (Exit, String) {
-    let mut started = start(sandbox, &["sh", "-c", script]).unwrap_or_else(|error| panic!("{error}"));
-    let mut text = String::new();
-    started.out.read_to_string(&mut text).expect("reads");
-    assert!(ready(started.running.exited(), Duration::from_secs(10)));
-    (started.running.wait().expect("a status"), text)
+/// Runs a command to its end; its exit and what it printed.
+pub(crate) fn run(sandbox: &dyn Sandbox, argv: &Argv) -> (Exit, String) {
+    let mut started = start(sandbox, argv).unwrap_or_else(|error| panic!("{argv:?}: {error}"));
+    drop(started.stdin.take());
+    let read = started.read_all();
+    let exit = started.exit();
+    let (_, out) = read.join().expect("reads");
+    (exit, String::from_utf8_lossy(&out).into_owned())
+}
+
+/// Runs what must end with 0.
+fn run_ok(sandbox: &dyn Sandbox, argv: &Argv) -> String {
+    let mut started = start(sandbox, argv).unwrap_or_else(|error| panic!("{argv:?}: {error}"));
+    drop(started.stdin.take());
+    let read = started.read_all();
+    let exit = started.exit();
+    assert_eq!(exit, Exit::Code(0), "{argv:?}: {}", started.errors());
+    String::from_utf8_lossy(&read.join().expect("reads").1).into_owned()
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "in vain waited until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn commands_end_as_they_end(executor: &dyn Executor, ground: &Ground) {
-    let (_, sandbox) = ground.live(executor, 1);
-    assert_eq!(run(&*sandbox, "echo hello; exit 7"), (Exit::Code(7), "hello\n".to_owned()));
-    assert_eq!(run(&*sandbox, "kill -KILL $$"), (Exit::Signal(9), String::new()));
-    let slow = start(&*sandbox, &["sleep", "60"]).unwrap_or_else(|error| panic!("{error}"));
-    assert!(!ready(slow.running.exited(), Duration::from_millis(50)), "it runs");
-    slow.running.signal(15).expect("signals");
-    assert!(ready(slow.running.exited(), Duration::from_secs(10)));
-    assert_eq!(slow.running.wait().expect("a status"), Exit::Signal(15));
-    assert_eq!(slow.running.wait().expect("the same again"), Exit::Signal(15));
+    let (_, sandbox) = ground.live(executor);
+    let programs = &ground.programs;
+    for code in [0, 1, 7, 42, 101, 255] {
+        assert_eq!(run(&*sandbox, &(programs.say)("hello", code)), (Exit::Code(code), "hello\n".to_owned()));
+    }
+    let slow = start(&*sandbox, &(programs.sleep)()).unwrap_or_else(|error| panic!("{error}"));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!slow.is_over(), "it runs");
+    slow.running.signal(9).expect("signals");
+    assert_eq!(slow.exit(), Exit::Signal(9));
+    assert_eq!(slow.exit(), Exit::Signal(9), "the same again");
     assert!(sandbox.stats().is_ok());
     sandbox.release().expect("releases");
 }
 
 fn what_cannot_start_is_typed(executor: &dyn Executor, ground: &Ground) {
-    let (_, sandbox) = ground.live(executor, 1);
-    let code = |argv: &[&str]| start(&*sandbox, argv).map(drop).expect_err("does not start").exit_code();
-    assert_eq!(code(&["no-such-program"]), Some(127));
-    let spec = ExecSpec { argv: vec!["true".into()], cwd: Some("/nowhere".into()), ..ExecSpec::default() };
-    let null = || OwnedFd::from(File::open("/dev/null").expect("opens"));
-    let (_out, stdout) = rustix::pipe::pipe().expect("pipe");
-    let (_err, stderr) = rustix::pipe::pipe().expect("pipe");
-    let refused = sandbox.exec(&spec, Stdio { stdin: null(), stdout, stderr });
-    assert!(matches!(refused.map(drop), Err(SpawnError::BadCwd(_))));
+    let (_, sandbox) = ground.live(executor);
+    let say = (ground.programs.say)("x", 0);
+    let code = |program: String| start(&*sandbox, &vec![program]).err().and_then(|error| error.exit_code());
+    assert_eq!(code("no-such-program".to_owned()), Some(127));
+    let path = ground.inside(ground.programs.no_program).to_string_lossy().into_owned();
+    assert_eq!(code(path), Some(126));
+    let argv: Vec<OsString> = say.iter().map(OsString::from).collect();
+    for cwd in ["/nowhere", "a"] {
+        let spec = ExecSpec { argv: argv.clone(), cwd: Some(cwd.into()), ..ExecSpec::default() };
+        let refused = start_spec(&*sandbox, spec).err();
+        assert!(matches!(refused, Some(SpawnError::BadCwd(_))), "{cwd}: {refused:?}");
+    }
+    let spec = ExecSpec { argv: vec![argv[0].clone(), "a\0b".into()], ..ExecSpec::default() };
+    let refused = start_spec(&*sandbox, spec).err();
+    assert!(matches!(refused, Some(SpawnError::BadArguments(_))), "{refused:?}");
+    assert_eq!(run_ok(&*sandbox, &say), "x\n", "none of that harmed it");
+    sandbox.release().expect("releases");
+}
+
+fn variables_arrive(executor: &dyn Executor, ground: &Ground) {
+    let mut environment = ground.programs.environment.clone();
+    environment.env.insert("ONE".to_owned(), "first".to_owned());
+    environment.env.insert("TWO".to_owned(), "second".to_owned());
+    let (_, sandbox) = ground.live_with(executor, &environment);
+    assert_eq!(run_ok(&*sandbox, &(ground.programs.variable)("ONE")), "first\n");
+    let spec = ExecSpec {
+        argv: (ground.programs.variable)("TWO").iter().map(OsString::from).collect(),
+        env: vec![("TWO".into(), "other".into())],
+        ..ExecSpec::default()
+    };
+    let mut started = start_spec(&*sandbox, spec).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(started.exit(), Exit::Code(0));
+    assert_eq!(started.read_all().join().expect("reads").1, b"other\n", "a command's own come last");
     sandbox.release().expect("releases");
 }
 
 fn killing_one_leaves_the_other(executor: &dyn Executor, ground: &Ground) {
-    let (_, sandbox) = ground.live(executor, 1);
-    let [one, two] =
-        [(); 2].map(|()| start(&*sandbox, &["sleep", "60"]).unwrap_or_else(|error| panic!("{error}")));
+    let (_, sandbox) = ground.live(executor);
+    let [one, two] = [(); 2]
+        .map(|()| start(&*sandbox, &(ground.programs.sleep)()).unwrap_or_else(|error| panic!("{error}")));
     one.running.kill_tree().expect("kills");
-    assert!(ready(one.running.exited(), Duration::from_secs(10)));
+    assert_eq!(one.exit(), Exit::Signal(9));
     assert!(!ready(two.running.exited(), Duration::from_millis(100)), "untouched");
     sandbox.release().expect("releases");
-    assert!(ready(two.running.exited(), Duration::from_secs(10)), "dead with its sandbox");
+    assert!(ready(two.running.exited(), PATIENCE), "dead with its sandbox");
+}
+
+fn a_loop_can_be_killed(executor: &dyn Executor, ground: &Ground) {
+    let (_, sandbox) = ground.live(executor);
+    let spinning = start(&*sandbox, &(ground.programs.spin)()).unwrap_or_else(|error| panic!("{error}"));
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(run_ok(&*sandbox, &(ground.programs.say)("beside", 0)), "beside\n");
+    let begun = Instant::now();
+    spinning.running.kill_tree().expect("kills");
+    assert_eq!(spinning.exit(), Exit::Signal(9));
+    assert!(begun.elapsed() < Duration::from_secs(2), "took {:?}", begun.elapsed());
+    sandbox.release().expect("releases");
+}
+
+fn a_writer_without_a_reader_can_be_killed(executor: &dyn Executor, ground: &Ground) {
+    let (_, sandbox) = ground.live(executor);
+    // More than a pipe holds, and nobody reads.
+    let argv = (ground.programs.flood)(16 << 20, 0);
+    let writer = start(&*sandbox, &argv).unwrap_or_else(|error| panic!("{error}"));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!writer.is_over());
+    writer.running.kill_tree().expect("kills");
+    assert_eq!(writer.exit(), Exit::Signal(9));
+    // Nor does one that waits for input that never comes.
+    let reader = start(&*sandbox, &(ground.programs.copy)()).unwrap_or_else(|error| panic!("{error}"));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!reader.is_over());
+    reader.running.kill_tree().expect("kills");
+    assert_eq!(reader.exit(), Exit::Signal(9));
+    sandbox.release().expect("releases");
+}
+
+fn a_flood_arrives_whole(executor: &dyn Executor, ground: &Ground) {
+    let (_, sandbox) = ground.live(executor);
+    let argv = (ground.programs.flood)(50_000_000, 7);
+    let mut started = start(&*sandbox, &argv).unwrap_or_else(|error| panic!("{error}"));
+    let read = started.read_all();
+    assert_eq!(started.exit(), Exit::Code(7));
+    assert_eq!(read.join().expect("reads").0, 50_000_000);
+    sandbox.release().expect("releases");
+}
+
+fn input_arrives_whole_and_ends(executor: &dyn Executor, ground: &Ground) {
+    const SIZE: usize = 10_000_000;
+    let (_, sandbox) = ground.live(executor);
+    let mut started = start(&*sandbox, &(ground.programs.copy)()).unwrap_or_else(|error| panic!("{error}"));
+    let read = started.read_all();
+    let mut stdin = started.stdin.take().expect("open");
+    let piece: Vec<u8> = (0..=255).cycle().take(1 << 16).collect();
+    let mut left = SIZE;
+    while left > 0 {
+        let length = left.min(piece.len());
+        stdin.write_all(&piece[..length]).expect("writes");
+        left -= length;
+    }
+    drop(stdin);
+    assert_eq!(started.exit(), Exit::Code(0));
+    let (total, first) = read.join().expect("reads");
+    assert_eq!((total, first), (SIZE as u64, piece));
+    sandbox.release().expect("releases");
+}
+
+fn read(sandbox: &dyn Sandbox, path: &Path) -> io::Result<(u32, String)> {
+    let opened = sandbox.files().open(path)?;
+    let mut text = String::new();
+    File::from(opened.content).read_to_string(&mut text)?;
+    Ok((opened.mode, text))
+}
+
+fn put(sandbox: &dyn Sandbox, path: &Path, mode: u32, text: &str) -> io::Result<()> {
+    let mut upload = sandbox.files().create(path)?;
+    upload.write(text.as_bytes())?;
+    upload.publish(mode)
+}
+
+fn names(sandbox: &dyn Sandbox, path: &Path) -> io::Result<Vec<(String, String, u64, u32)>> {
+    let mut found = Vec::new();
+    sandbox.files().list(path, &mut |entry| {
+        found.push((entry.name, entry.kind, entry.size, entry.mode));
+        Ok(())
+    })?;
+    found.sort();
+    Ok(found)
+}
+
+fn files_go_in_and_out(executor: &dyn Executor, ground: &Ground) {
+    let (workspace, sandbox) = ground.live(executor);
+    let tree = |path: &str| ground.inside(path);
+    run_ok(&*sandbox, &(ground.programs.write)("d/made", "by a command"));
+    assert_eq!(read(&*sandbox, &tree("d/made")).expect("reads").1, "by a command");
+    put(&*sandbox, &tree("d/put"), 0o750, "put in").expect("writes");
+    assert_eq!(read(&*sandbox, &tree("d/put")).expect("reads"), (0o750, "put in".to_owned()));
+    put(&*sandbox, &tree("d/put"), 0o600, "again").expect("over what is there");
+    let found = names(&*sandbox, &tree("d")).expect("lists");
+    let name = |index: usize| (found[index].0.as_str(), found[index].1.as_str(), found[index].2);
+    assert_eq!((name(0), name(1), found.len()), (("made", "file", 12), ("put", "file", 5), 2), "{found:?}");
+    assert_eq!(found[1].3, 0o600);
+    sandbox.files().remove(&tree("d/made")).expect("removes");
+    assert!(read(&*sandbox, &tree("d/made")).is_err_and(|error| error.kind() == io::ErrorKind::NotFound));
+    let kind = |path: &Path| read(&*sandbox, path).expect_err("refused").kind();
+    assert_eq!(kind(&tree("d")), io::ErrorKind::IsADirectory);
+    assert_eq!(kind(&tree("a/below")), io::ErrorKind::NotADirectory);
+    sandbox.quiesce().expect("comes to rest");
+    assert_eq!(std::fs::read_to_string(workspace.upper.join("d/put")).expect("reads"), "again");
+    assert!(!workspace.upper.join("d/made").exists());
+}
+
+/// Whatever a path says, no file of this machine is read or changed.
+fn paths_stay_inside(executor: &dyn Executor, ground: &Ground) {
+    if !ground.programs.isolates {
+        return;
+    }
+    let (_, sandbox) = ground.live(executor);
+    let mut outside = tempfile::NamedTempFile::new().expect("a file");
+    outside.write_all(b"secret").expect("writes");
+    let path = outside.path().to_str().expect("text");
+    let ways = [path.to_owned(), format!("../../../../../../..{path}"), format!("d/../../../../../..{path}")];
+    for way in ways.iter().flat_map(|way| [ground.inside(way), PathBuf::from(way)]) {
+        let found = read(&*sandbox, &way).ok().map(|(_, text)| text);
+        assert_ne!(found.as_deref(), Some("secret"), "{way:?}");
+        // Some of them name a place inside, where this is allowed.
+        let _ = sandbox.files().remove(&way);
+        let _ = put(&*sandbox, &way, 0o644, "changed");
+        let _ = names(&*sandbox, way.parent().expect("a file's"));
+    }
+    assert_eq!(std::fs::read(outside.path()).expect("still there"), b"secret");
+    sandbox.release().expect("releases");
+}
+
+fn an_upload_that_is_dropped_leaves_nothing(executor: &dyn Executor, ground: &Ground) {
+    let (_, sandbox) = ground.live(executor);
+    let mut upload = sandbox.files().create(&ground.inside("d/half")).expect("begins");
+    upload.write(b"half").expect("writes");
+    drop(upload);
+    assert_eq!(names(&*sandbox, &ground.inside("d")).expect("lists"), []);
+    assert!(sandbox.files().create(Path::new("/")).is_err(), "it names no file");
+    sandbox.release().expect("releases");
 }
 
 fn writes_are_in_the_upper_after_quiesce(executor: &dyn Executor, ground: &Ground) {
-    let (workspace, sandbox) = ground.live(executor, 1);
-    let script =
-        "echo new > b; (while :; do echo x >> busy; done) >/dev/null 2>&1 & until [ -s busy ]; do :; done";
-    run(&*sandbox, script);
+    let (workspace, sandbox) = ground.live(executor);
+    run_ok(&*sandbox, &(ground.programs.write)("b", "new"));
+    let argv = (ground.programs.keep_writing)("busy");
+    let writer = start(&*sandbox, &argv).unwrap_or_else(|error| panic!("{error}"));
+    let busy = ground.inside("busy");
+    eventually("it writes", || read(&*sandbox, &busy).is_ok_and(|(_, text)| !text.is_empty()));
     sandbox.quiesce().expect("comes to rest");
+    assert!(ready(writer.running.exited(), PATIENCE));
     assert!(!executor.in_use(&workspace).expect("probes"));
-    assert_eq!(std::fs::read_to_string(workspace.upper.join("b")).expect("reads"), "new\n");
+    assert_eq!(std::fs::read_to_string(workspace.upper.join("b")).expect("reads"), "new");
     let size = || std::fs::metadata(workspace.upper.join("busy")).expect("there").len();
     let before = size();
     std::thread::sleep(Duration::from_millis(30));
     assert_eq!(size(), before, "nobody writes any more");
 }
 
-fn a_held_file_makes_it_busy(executor: &dyn Executor, ground: &Ground) {
-    let (workspace, sandbox) = ground.live(executor, 1);
-    run(&*sandbox, "echo new > b");
-    let held = sandbox.files().open(Path::new("/workspace/b")).expect("opens");
-    assert!(sandbox.quiesce().is_err(), "somebody still holds it");
-    drop(held);
-    let start = Instant::now();
-    while executor.in_use(&workspace).expect("probes") {
-        assert!(start.elapsed() < Duration::from_secs(10), "it stays in use");
-        std::thread::sleep(Duration::from_millis(10));
+/// Who holds a file open either keeps the sandbox from its rest, or cannot write any more.
+fn nothing_is_written_after_rest(executor: &dyn Executor, ground: &Ground) {
+    let (workspace, sandbox) = ground.live(executor);
+    run_ok(&*sandbox, &(ground.programs.write)("b", "new"));
+    let held = sandbox.files().open(&ground.inside("b")).expect("opens");
+    let rest = sandbox.quiesce();
+    if rest.is_ok() {
+        assert!(!executor.in_use(&workspace).expect("probes"));
+        let written = rustix::io::write(&held.content, b"late");
+        assert!(written.is_err(), "what was given out for reading cannot write");
+        assert_eq!(std::fs::read_to_string(workspace.upper.join("b")).expect("reads"), "new");
     }
+    drop(held);
+    eventually("nobody uses it", || !executor.in_use(&workspace).expect("probes"));
 }
 
 fn release_ends_all(executor: &dyn Executor, ground: &Ground) {
-    let (workspace, sandbox) = ground.live(executor, 1);
-    let slow = start(&*sandbox, &["sleep", "60"]).unwrap_or_else(|error| panic!("{error}"));
+    let (workspace, sandbox) = ground.live(executor);
+    let slow = start(&*sandbox, &(ground.programs.sleep)()).unwrap_or_else(|error| panic!("{error}"));
     assert!(!ready(sandbox.died(), Duration::from_millis(20)), "it lives");
     sandbox.release().expect("releases");
-    assert!(ready(slow.running.exited(), Duration::from_secs(10)));
+    assert!(ready(slow.running.exited(), PATIENCE));
     assert!(workspace.upper.is_dir(), "the upper is the caller's");
 }
 
-fn unsupported_work_is_refused(executor: &dyn Executor, _: &Ground) {
-    let plain = Environment::default;
-    assert!(executor.check(&plain(), &Extra::default()).is_ok());
-    let refused = [
-        Environment { network: Network::Host, ..plain() },
-        Environment { limits: Limits { disk: Some(1), ..Limits::default() }, ..plain() },
-        Environment { secrets_policy: "all".to_owned(), ..plain() },
-    ];
-    for environment in refused {
-        let found = executor.check(&environment, &Extra::default());
-        assert!(matches!(found, Err(ExecutorError::Unsupported { .. })), "{environment:?}");
+/// What the report leaves out is refused before anything starts; what it names is accepted.
+fn what_is_unsupported_is_refused(executor: &dyn Executor, ground: &Ground) {
+    let plain = || ground.programs.environment.clone();
+    let has = |list: &[String], word: &str| list.iter().any(|entry| entry == word);
+    let claims = executor.capabilities();
+    let check = |claimed: bool, environment: &Environment, extra: &Extra| {
+        let found = executor.check(environment, extra);
+        if claimed {
+            assert!(found.is_ok(), "{environment:?} {extra:?}: {found:?}");
+        } else {
+            let typed = matches!(found, Err(ExecutorError::Unsupported { .. }));
+            assert!(typed, "{environment:?} {extra:?}: {found:?}");
+        }
+    };
+    let none = Extra::default();
+    check(true, &plain(), &none);
+    for (name, network) in [
+        ("none", Network::None),
+        ("host", Network::Host),
+        ("allow", Network::Allow { hosts: vec!["example.org:443".to_owned()] }),
+    ] {
+        check(has(&claims.networks, name), &Environment { network, ..plain() }, &none);
     }
+    let limits = [
+        ("cpu", Limits { cpu_milli: Some(500), ..Limits::default() }),
+        ("memory", Limits { memory: Some(64 << 20), ..Limits::default() }),
+        ("pids", Limits { pids: Some(8), ..Limits::default() }),
+        ("disk", Limits { disk: Some(64 << 20), ..Limits::default() }),
+    ];
+    for (name, limits) in limits {
+        check(has(&claims.limits, name), &ground.limited(limits), &none);
+    }
+    let bases = [("host", Base::Host), ("root", Base::Root), ("image", Base::Image(ground.base))];
+    for (name, base) in bases {
+        check(has(&claims.bases, name), &Environment { base, ..plain() }, &none);
+    }
+    check(claims.users, &Environment { user: Some("1000".to_owned()), ..plain() }, &none);
+    let bind = Bind { source: "/usr".to_owned(), at: "/mnt".to_owned() };
+    check(claims.binds, &Environment { binds: vec![bind], ..plain() }, &none);
+    check(false, &Environment { secrets_policy: "all".to_owned(), ..plain() }, &none);
+    let extras = [
+        ("hide", Extra { hide: vec![b"a".to_vec()], ..Extra::default() }),
+        ("files", Extra { files: Some("/usr/include".into()), ..Extra::default() }),
+        ("result", Extra { result_channel: true, ..Extra::default() }),
+    ];
+    for (name, extra) in extras {
+        check(has(&claims.evaluator, name), &plain(), &extra);
+    }
+    let (_, sandbox) = ground.live(executor);
+    let spec = ExecSpec {
+        argv: (ground.programs.say)("x", 0).iter().map(OsString::from).collect(),
+        user: Some("1000".to_owned()),
+        ..ExecSpec::default()
+    };
+    let started = start_spec(&*sandbox, spec);
+    let refused = matches!(started, Err(SpawnError::Sandbox(ExecutorError::Unsupported { .. })));
+    assert_eq!(refused, !claims.users);
+    drop(started);
+    sandbox.release().expect("releases");
+}
+
+fn the_limits_it_claims_hold(executor: &dyn Executor, ground: &Ground) {
+    let claims = executor.capabilities();
+    let programs = &ground.programs;
+    for limit in &claims.limits {
+        match limit.as_str() {
+            "memory" => {
+                let limits = Limits { memory: Some(64 << 20), ..Limits::default() };
+                let (_, sandbox) = ground.live_with(executor, &ground.limited(limits));
+                assert_eq!(run(&*sandbox, &(programs.take_memory)(8 << 20)).0, Exit::Code(0));
+                assert_eq!(sandbox.stats().expect("stats").oom_kills, 0);
+                assert_ne!(run(&*sandbox, &(programs.take_memory)(256 << 20)).0, Exit::Code(0));
+                assert_ne!(sandbox.stats().expect("stats").oom_kills, 0);
+                assert_eq!(run_ok(&*sandbox, &(programs.say)("alive", 0)), "alive\n");
+                sandbox.release().expect("releases");
+            }
+            "pids" => {
+                // What the executor itself needs of them is its own matter.
+                let limits = Limits { pids: Some(8), ..Limits::default() };
+                let (_, sandbox) = ground.live_with(executor, &ground.limited(limits));
+                let mut held = Vec::new();
+                let refused = loop {
+                    match start(&*sandbox, &(programs.sleep)()) {
+                        Ok(started) => held.push(started),
+                        Err(error) => break error,
+                    }
+                    assert!(held.len() <= 8, "more than the limit");
+                };
+                assert!(matches!(refused, SpawnError::PidsLimit), "{refused:?}");
+                assert!(!held.is_empty());
+                let one = held.pop().expect("some");
+                one.running.kill_tree().expect("kills");
+                one.exit();
+                run_ok(&*sandbox, &(programs.say)("room again", 0));
+                sandbox.release().expect("releases");
+            }
+            "disk" => {
+                let limits = Limits { disk: Some(4 << 20), ..Limits::default() };
+                let (_, sandbox) = ground.live_with(executor, &ground.limited(limits));
+                run_ok(&*sandbox, &(programs.fill)("small", 1 << 20));
+                assert_eq!(run(&*sandbox, &(programs.fill)("large", 8 << 20)).0, Exit::Code(3));
+                let mut upload = sandbox.files().create(&ground.inside("put")).expect("begins");
+                let full = (0..64).try_for_each(|_| upload.write(&[1; 128 << 10])).expect_err("no room");
+                let kinds = [io::ErrorKind::QuotaExceeded, io::ErrorKind::StorageFull];
+                assert!(kinds.contains(&full.kind()), "{full:?}");
+                drop(upload);
+                sandbox.files().remove(&ground.inside("large")).expect("removes");
+                run_ok(&*sandbox, &(programs.fill)("again", 1 << 20));
+                sandbox.release().expect("releases");
+            }
+            // How much of a processor is taken is measured, not asserted, on a machine that is shared.
+            "cpu" => {}
+            other => panic!("no case for the limit {other}"),
+        }
+    }
+}
+
+fn the_signals_it_claims_arrive(executor: &dyn Executor, ground: &Ground) {
+    let claims = executor.capabilities();
+    let all = claims.signals == ["all"];
+    let (_, sandbox) = ground.live(executor);
+    for (name, number) in [("TERM", 15), ("INT", 2), ("USR1", 10), ("KILL", 9)] {
+        let slow = start(&*sandbox, &(ground.programs.sleep)()).unwrap_or_else(|error| panic!("{error}"));
+        if all || claims.signals.iter().any(|signal| signal == name) {
+            slow.running.signal(number).expect("signals");
+            assert_eq!(slow.exit(), Exit::Signal(number));
+        } else {
+            let refused = slow.running.signal(number);
+            assert!(matches!(refused, Err(ExecutorError::Unsupported { .. })), "{name}: {refused:?}");
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!slow.is_over(), "a refused signal does nothing");
+        }
+    }
+    sandbox.release().expect("releases");
 }
 
 fn recovery_does_nothing(executor: &dyn Executor, _: &Ground) {
     executor.recover().expect("recovers");
     assert_eq!(executor.recover().expect("recovers"), Vec::<String>::new());
+}
+
+/// Programs that are a shell's: for executors that run what this machine has.
+pub(crate) fn shell_programs() -> Programs {
+    fn shell(script: String) -> Argv {
+        vec!["sh".to_owned(), "-c".to_owned(), script]
+    }
+    Programs {
+        environment: Environment::default(),
+        workspace: "/workspace",
+        install: |_| {},
+        say: |text, code| shell(format!("echo {text}; exit {code}")),
+        variable: |name| shell(format!("echo ${name}")),
+        sleep: || vec!["sleep".to_owned(), "60".to_owned()],
+        spin: || shell("while :; do :; done".to_owned()),
+        write: |path, text| shell(format!("printf '{text}' > {path}")),
+        keep_writing: |path| shell(format!("while :; do echo x >> {path}; done")),
+        copy: || vec!["cat".to_owned()],
+        flood: |bytes, code| shell(format!("head -c {bytes} /dev/zero; exit {code}")),
+        take_memory: |bytes| shell(format!("head -c {bytes} /dev/zero | tail > /dev/null")),
+        fill: |path, bytes| shell(format!("head -c {bytes} /dev/zero > {path} || exit 3")),
+        no_program: "a",
+        isolates: true,
+    }
 }

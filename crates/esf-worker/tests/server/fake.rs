@@ -1,21 +1,23 @@
 //! An executor for tests: commands are plain processes whose directory is the upper. It isolates nothing
 //! and needs no privilege, so that the worker's own rules can be tested anywhere.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
-use esf_core::environment::{Environment, Network};
+use esf_core::environment::Environment;
 use esf_layerstack::Workspace;
 use esf_worker::executor::{
-    Activation, Capabilities, ExecSpec, Executor, ExecutorError, Exit, Extra, Files, QuiesceError,
-    Requirement, Running, Sandbox, SpawnError, Stats, Stdio,
+    Activation, Capabilities, ExecSpec, Executor, ExecutorError, Exit, Extra, FileEntry, Files, OpenFile,
+    QuiesceError, Requirement, Running, Sandbox, SpawnError, Stats, Stdio, Upload,
 };
+use esf_worker::kernel_files::{self, KernelFiles};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 /// Where the tree is said to be inside.
@@ -26,6 +28,7 @@ pub(crate) struct Fake;
 
 struct FakeSandbox {
     upper: PathBuf,
+    env: BTreeMap<String, String>,
     processes: Mutex<Vec<Arc<FakeProcess>>>,
     died: OwnedFd,
     _alive: OwnedFd,
@@ -45,19 +48,31 @@ impl Executor for Fake {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { bases: vec![], networks: vec![], limits: vec![], terminals: false }
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Capabilities {
+            programs: words(&["native"]),
+            bases: words(&["host"]),
+            networks: words(&["none"]),
+            signals: words(&["all"]),
+            processes: true,
+            names: "bytes".to_owned(),
+            ..Capabilities::default()
+        }
     }
 
     fn requirements(&self) -> Vec<Requirement> {
         Vec::new()
     }
 
-    fn check(&self, environment: &Environment, _: &Extra) -> Result<(), ExecutorError> {
-        let plain = environment.network == Network::None
-            && environment.limits.disk.is_none()
-            && environment.secrets_policy == "none";
+    fn check(&self, environment: &Environment, extra: &Extra) -> Result<(), ExecutorError> {
+        let plain = Environment {
+            env: environment.env.clone(),
+            cwd: environment.cwd.clone(),
+            workspace: environment.workspace.clone(),
+            ..Environment::default()
+        };
         let refused = ExecutorError::Unsupported { what: "it".to_owned(), expected: "less".to_owned() };
-        if plain { Ok(()) } else { Err(refused) }
+        if *environment == plain && extra.is_empty() { Ok(()) } else { Err(refused) }
     }
 
     fn prepare(&self) -> Result<(), ExecutorError> {
@@ -67,12 +82,15 @@ impl Executor for Fake {
     fn activate(&self, activation: Activation<'_>) -> Result<Box<dyn Sandbox>, ExecutorError> {
         match activation.environment.env.get("FAKE").map(String::as_str) {
             Some("full") => return Err(ExecutorError::Full { what: "as asked for".to_owned() }),
+            // This executor shows the upper alone: the suite asks for the whole tree in it.
+            Some("copy") => copy(&activation.workspace.lowers, &activation.workspace.upper),
             Some("slow") => std::thread::sleep(std::time::Duration::from_millis(400)),
             _ => {}
         }
         let (died, alive) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("pipe");
         let upper = activation.workspace.upper.clone();
-        Ok(Box::new(FakeSandbox { upper, processes: Mutex::default(), died, _alive: alive }))
+        let env = activation.environment.env.clone();
+        Ok(Box::new(FakeSandbox { upper, env, processes: Mutex::default(), died, _alive: alive }))
     }
 
     fn in_use(&self, workspace: &Workspace) -> Result<bool, ExecutorError> {
@@ -84,6 +102,13 @@ impl Executor for Fake {
     }
 
     fn shut_down(&self) {}
+}
+
+fn copy(lowers: &[PathBuf], upper: &Path) {
+    for lower in lowers.iter().rev() {
+        let copied = Command::new("cp").arg("-a").arg(lower.join(".")).arg(upper).status();
+        assert!(copied.expect("runs").success());
+    }
 }
 
 /// Whether this process holds a file of the upper open.
@@ -120,13 +145,21 @@ impl Sandbox for FakeSandbox {
         if !cwd.is_dir() {
             return Err(SpawnError::BadCwd(cwd.display().to_string()));
         }
+        if spec.user.is_some() {
+            let what = "a user".to_owned();
+            return Err(ExecutorError::Unsupported { what, expected: "none".to_owned() }.into());
+        }
         let name = spec.argv[0].to_string_lossy().into_owned();
-        let mut command = Command::new(&spec.argv[0]);
-        command.args(&spec.argv[1..]).envs(spec.env.iter().map(|(name, value)| (name, value)));
+        let mut command = Command::new(self.place(Path::new(&spec.argv[0])));
+        command
+            .args(&spec.argv[1..])
+            .envs(&self.env)
+            .envs(spec.env.iter().map(|(name, value)| (name, value)));
         command.current_dir(cwd).process_group(0);
         command.stdin(stdio.stdin).stdout(stdio.stdout).stderr(stdio.stderr);
         let child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => SpawnError::NotFound(name),
+            io::ErrorKind::InvalidInput => SpawnError::BadArguments(name),
             _ => SpawnError::NotExecutable(name),
         })?;
         let pid = Pid::from_child(&child);
@@ -160,22 +193,35 @@ impl Sandbox for FakeSandbox {
 }
 
 impl Files for FakeSandbox {
-    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        File::open(self.place(path)).map(Into::into)
+    fn open(&self, path: &Path) -> io::Result<OpenFile> {
+        kernel_files::regular(File::open(self.place(path))?.into())
     }
 
-    fn create(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
-        let file = File::options().write(true).create_new(true).mode(mode).open(self.place(path))?;
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        Ok(file.into())
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Upload + '_>> {
+        kernel_files::upload(self, path)
+    }
+
+    fn list(&self, path: &Path, each: &mut dyn FnMut(FileEntry) -> io::Result<()>) -> io::Result<()> {
+        kernel_files::list(&File::open(self.place(path))?.into(), each)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.unlink(path)
+    }
+}
+
+impl KernelFiles for FakeSandbox {
+    fn create_new(&self, path: &Path) -> io::Result<OwnedFd> {
+        Ok(File::options().write(true).create_new(true).mode(0o600).open(self.place(path))?.into())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(self.place(from), self.place(to))
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(self.place(path))
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        let path = self.place(path);
+        if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) }
     }
 }
 
