@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use esf_core::Digest;
 use esf_core::environment::{Bind, Environment};
 use esf_jail::{CgroupHome, Jail, Plan, Zygote, ZygoteConfig};
-use esf_layerstack::Workspace;
+use esf_layerstack::{Form, Workspace};
 use esf_worker::executor::{Activation, Capabilities, Executor, ExecutorError, Extra, Requirement, Sandbox};
 
 use crate::extras::lay_out;
@@ -199,6 +199,13 @@ impl Executor for OciExecutor {
     }
 
     fn activate(&self, activation: Activation<'_>) -> Result<Box<dyn Sandbox>, ExecutorError> {
+        if activation.workspace.form != Form::Native {
+            // Begun by a user without root, whose uppers an overlay would not understand.
+            return Err(ExecutorError::Unsupported {
+                what: "a workspace in the portable form".to_owned(),
+                expected: "a new attempt: this one's changes can be sealed or given up".to_owned(),
+            });
+        }
         let range = self.ids()?.take().map_err(|error| ExecutorError::Machine { what: error.to_string() })?;
         let plan = self.plan(&activation, &range)?;
         let jail = self.launch(&plan)?;

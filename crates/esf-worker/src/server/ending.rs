@@ -196,7 +196,7 @@ impl Worker {
     /// Where a tree comes from, as its node records it.
     fn provenance(&self, target: &Target<'_>, asked: &RequestDigest, changes: &Changes) -> Json {
         let attempt = target.attempt;
-        json!({
+        let mut provenance = json!({
             "attempt_id": attempt.attempt_id,
             "node_id": attempt.node_id,
             "delta_of": target.upper_of,
@@ -208,7 +208,11 @@ impl Worker {
             "worker_id": self.id,
             "builder": concat!("esf ", env!("CARGO_PKG_VERSION")),
             "skipped": skipped(changes),
-        })
+        });
+        if let Some(wasi) = &attempt.environment.wasi {
+            provenance["wasi"] = json!({ "engine": wasi.engine, "modules": wasi.modules });
+        }
+        provenance
     }
 
     pub(crate) fn release(

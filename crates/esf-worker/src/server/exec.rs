@@ -383,6 +383,9 @@ fn millis_since(begun: Instant) -> u64 {
     u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The signal of a command that used up what it may compute (SIGXCPU).
+const CPU_SPENT: i32 = 24;
+
 /// What the end of a command means: a time-out, then a reason it was killed for, then a limit, then its
 /// own code. Pure.
 fn conclude(exec_id: ExecId, end: &End, limits: LimitsHit, duration_ms: u64) -> ExecResult {
@@ -402,6 +405,9 @@ fn conclude(exec_id: ExecId, end: &End, limits: LimitsHit, duration_ms: u64) -> 
         }
         (Ok(Exit::Code(_) | Exit::Signal(_)), None) if limits.pids => {
             class(FailureClass::Quota, "pids: the process limit of the attempt was hit".to_owned())
+        }
+        (Ok(Exit::Signal(CPU_SPENT)), None) => {
+            class(FailureClass::UserTimeout, "it used up what it may compute".to_owned())
         }
         (Ok(Exit::Code(code)), None) => class(FailureClass::UserExit, format!("exit code {code}")),
         (Ok(Exit::Signal(signal)), None) => class(FailureClass::UserExit, format!("signal {signal}")),
