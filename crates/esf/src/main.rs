@@ -17,6 +17,8 @@ use clap::Parser;
 fn main() -> ExitCode {
     // A process that was started as the jail's zygote never comes back from this.
     esf_jail::run_if_zygote();
+    // Nor does one that was started to run or compile guests.
+    esf_wasi::run_if_child();
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

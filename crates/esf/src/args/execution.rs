@@ -37,9 +37,9 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 /// What a sandbox is given.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub(crate) struct ActivateOptions {
-    /// oci (wasi is not in this build)
+    /// oci: programs of this machine or the tree, in Linux namespaces; wasi: WebAssembly, without privilege
     #[arg(long, value_name = "oci|wasi")]
     pub(crate) executor: Option<String>,
     /// host: this machine's system directories below, the tree at the workspace; root: the tree is /
@@ -66,16 +66,16 @@ pub(crate) struct ActivateOptions {
     /// Memory limit
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<Size>,
-    /// Most processes and threads
+    /// Most processes and threads; with wasi, commands at once
     #[arg(long, value_name = "N")]
     pub(crate) pids: Option<u64>,
-    /// Most bytes written (not in this build)
+    /// Most bytes of changes (wasi)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) disk: Option<Size>,
     /// When the holder seals or discards by itself
     #[arg(long, value_name = "DUR", value_parser = some_time)]
     pub(crate) lifetime: Option<Millis>,
-    /// none (others are not in this build)
+    /// none, or host with wasi (others are not in this build)
     #[arg(long, value_name = "none|host|allow:…")]
     pub(crate) network: Option<String>,
     /// What happens at the end of the lifetime
@@ -84,6 +84,15 @@ pub(crate) struct ActivateOptions {
     /// Refuse (exit 5) instead of waiting when the quota is used up
     #[arg(long)]
     pub(crate) no_wait: bool,
+    /// A program for wasi: a file of this machine, or one of the node's tree; called by its name
+    #[arg(long, value_name = "FILE|root:PATH")]
+    pub(crate) module: Vec<String>,
+    /// A directory of the tree that guests are given, instead of all of it (wasi)
+    #[arg(long, value_name = "PATH[:AT][:ro|rw]")]
+    pub(crate) preopen: Vec<String>,
+    /// Most work of each command, about one unit an instruction (wasi)
+    #[arg(long, value_name = "N")]
+    pub(crate) fuel: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use esf_control::{Evaluator, Judgement, Outcome, judge};
+use esf_core::environment::ExecutorKind;
 use esf_core::ops::evaluate::NewEvaluation;
 use esf_core::policy::OnExpiry;
 use esf_core::record::{self, Attempt, Evaluation, Evidence, Failure, Node, Verdict};
@@ -16,7 +17,7 @@ use esf_worker::executor::Extra;
 use esf_worker::{ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult};
 use serde_json::{Value, json};
 
-use super::{find, live, show};
+use super::{environment, find, live, show};
 use crate::args;
 use crate::context::{Context, io_problem};
 use crate::output::{Reply, Table};
@@ -270,18 +271,23 @@ impl Asking<'_> {
     fn start(&self, client: &mut Client) -> Result<Attempt, Problem> {
         let ready = self.ready;
         let group = self.store.graph().group(self.node.group_id).map_err(|error| error.problem())?;
-        let mut environment = group.default_environment;
+        let options = args::ActivateOptions::default();
+        let mut environment = environment::environment(&group.default_environment, &options, Vec::new())?;
         environment.env.extend(ready.evaluator.environment.clone());
         let programs = 1 + u64::from(ready.evaluator.score.is_some());
         let request = ActivateRequest {
             meta: self.context.request_meta(""),
             node: self.node.node_id,
-            environment,
             lifetime_ms: Some(ready.evaluator.timeout_ms.saturating_mul(programs).saturating_add(MARGIN_MS)),
             on_expiry: Some(OnExpiry::Discard),
             no_wait: false,
             purpose: ActivatePurpose::Evaluate,
-            extra: Extra { files: ready.files.clone(), hide: ready.hide.clone(), result_channel: true },
+            extra: Extra {
+                files: ready.files.clone(),
+                hide: ready.hide.clone(),
+                result_channel: has_channel(environment.executor, ready),
+            },
+            environment,
         };
         client.set_cancel(super::exec::interrupts()?);
         for number in 0..STARTS {
@@ -295,6 +301,16 @@ impl Asking<'_> {
         }
         Err(Problem::new(Class::Failure, "infra_lost", "every sandbox of this evaluation was lost")
             .remedy("evaluate under another idempotency key"))
+    }
+}
+
+/// Whether a run has a place for its result. One that has no programs of the evaluator's own could not use it
+/// rightly, and an executor that has no such place runs it all the same.
+fn has_channel(executor: ExecutorKind, ready: &Ready) -> bool {
+    let own_programs = ready.evaluator.score.is_some() || ready.files.is_some();
+    match executor {
+        ExecutorKind::Oci => true,
+        ExecutorKind::Wasi => own_programs,
     }
 }
 
@@ -329,6 +345,9 @@ impl Run<'_> {
             score = Some(self.step("score", program, &told(command))?);
         }
         let mut bytes = Vec::new();
+        if !has_channel(self.attempt.executor, self.ready) {
+            return Ok(Judged { judgement: judge(command, score, None), outputs: self.outputs });
+        }
         let result = match self.client.get_file(self.attempt.attempt_id, Path::new(Extra::RESULT), &mut bytes)
         {
             Ok(_) => Some(bytes.as_slice()),

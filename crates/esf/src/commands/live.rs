@@ -28,10 +28,15 @@ pub(super) fn bring_up(
     purpose: ActivatePurpose,
 ) -> Result<Attempt, Problem> {
     let group = store.graph().group(node.group_id).map_err(|error| error.problem())?;
+    // What is refused is refused before anything is stored.
+    environment::environment(&group.default_environment, options, Vec::new())?;
+    // Held until the attempt's record names them.
+    let modules = environment::modules(store, node, options)?;
+    let pinned = modules.iter().map(environment::Module::pinned).collect();
     let request = ActivateRequest {
         meta: context.request_meta("activate"),
         node: node.node_id,
-        environment: environment::environment(&group.default_environment, options)?,
+        environment: environment::environment(&group.default_environment, options, pinned)?,
         lifetime_ms,
         on_expiry: environment::on_expiry(options),
         no_wait: options.no_wait,
@@ -39,7 +44,9 @@ pub(super) fn bring_up(
         extra: Extra::default(),
     };
     client.set_cancel(exec::interrupts()?);
-    client.activate(request, &mut waiting)
+    let activated = client.activate(request, &mut waiting);
+    drop(modules);
+    activated
 }
 
 /// Tells that an attempt waits.

@@ -127,7 +127,9 @@ pub(super) fn fsck(context: &Context) -> Result<Reply, Problem> {
 
 /// The executors of this build.
 pub(crate) fn executors(context: &Context) -> Result<Vec<Arc<dyn esf_worker::executor::Executor>>, Problem> {
-    Ok(vec![Arc::new(esf_oci::OciExecutor::new(context.dir()).map_err(|error| error.problem())?)])
+    let oci = esf_oci::OciExecutor::new(context.dir()).map_err(|error| error.problem())?;
+    let wasi = esf_wasi::WasiExecutor::new(context.dir()).map_err(|error| error.problem())?;
+    Ok(vec![Arc::new(oci), Arc::new(wasi)])
 }
 
 pub(super) fn worker(context: &Context, arguments: &args::Worker) -> Result<u8, Problem> {

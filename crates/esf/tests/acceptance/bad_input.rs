@@ -109,7 +109,7 @@ fn what_is_not_in_this_build_is_refused() {
     let to = lab.path("to").display().to_string();
     for args in [
         &["export", &node, "--format", "oci", "--to", &to][..],
-        &["activate", &node, "--executor", "wasi"],
+        &["activate", &node, "--executor", "wasi", "--base", "host"],
         &["activate", &node, "--network", "host"],
         &["activate", &node, "--disk", "1g"],
         &["group", "create", "h", "--from", "git:/x@HEAD"],

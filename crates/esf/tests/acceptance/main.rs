@@ -5,10 +5,12 @@ mod bad_input;
 mod concurrency;
 mod durability;
 mod examples;
+mod executors_page;
 mod overlay;
 mod processes;
 mod quickstart;
 mod support;
+mod wasi;
 
 #[cfg(feature = "failpoints")]
 mod crash;
