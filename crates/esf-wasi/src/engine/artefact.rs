@@ -1,7 +1,9 @@
-//! Loads an artefact from an open descriptor by mapping it, so that attempts share its pages and no path is opened.
+//! Loads an artefact from an open descriptor by mapping it, so that attempts share its pages and no path is
+//! opened.
 //!
-//! The only unsafe code of this crate. Machine code cannot be checked, only trusted: what makes it sound is that the
-//! file comes from the worker's cache, which held its digest against its bytes and whose directory no guest can write.
+//! The only unsafe code of this crate. Machine code cannot be checked, only trusted: what makes it sound is
+//! that the file comes from the worker's cache, which held its digest against its bytes and whose directory
+//! no guest can write.
 
 #![allow(unsafe_code)]
 
@@ -40,10 +42,11 @@ pub(super) fn configure(config: &mut Config) {
 /// When it cannot be mapped, or another engine made it.
 pub(super) fn load(engine: &Engine, file: &OwnedFd) -> wasmtime::Result<Loaded> {
     let memory = Mapping::new(file)?;
-    // SAFETY: the bytes were made by `Engine::precompile_component` and are what they were then: the worker verified
-    // their digest, the descriptor is read only, and the file's one name is in a directory of the worker's user, who
-    // replaces such files and never writes them. The mapping is page aligned, and lives as long as the component
-    // because `Loaded` owns both. The engine itself refuses what an engine of other settings made.
+    // SAFETY: the bytes were made by `Engine::precompile_component` and are what they were then: the worker
+    // verified their digest, the descriptor is read only, and the file's one name is in a directory of the
+    // worker's user, who replaces such files and never writes them. The mapping is page aligned, and lives as
+    // long as the component because `Loaded` owns both. The engine itself refuses what an engine of other
+    // settings made.
     let component = unsafe { Component::deserialize_raw(engine, memory.bytes) }?;
     Ok(Loaded { component, _memory: memory })
 }
@@ -77,7 +80,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and the component that pointed into it was dropped before (see `Loaded`).
+        // SAFETY: the mapping is ours, and the component that pointed into it was dropped before (see
+        // `Loaded`).
         let unmapped = unsafe { munmap(self.bytes.as_ptr().cast(), self.bytes.len()) };
         debug_assert!(unmapped.is_ok(), "the mapping was made whole");
     }
@@ -92,8 +96,8 @@ impl CustomCodeMemory for Pages {
     }
 
     fn publish_executable(&self, start: *const u8, length: usize) -> wasmtime::Result<()> {
-        // SAFETY: the engine hands in the text section of a `Mapping`, page aligned, which `Loaded` keeps; other
-        // protections of it are asked for by nobody.
+        // SAFETY: the engine hands in the text section of a `Mapping`, page aligned, which `Loaded` keeps;
+        // other protections of it are asked for by nobody.
         unsafe { mprotect(start.cast_mut().cast(), length, MprotectFlags::READ | MprotectFlags::EXEC) }?;
         Ok(())
     }

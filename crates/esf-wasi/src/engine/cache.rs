@@ -1,9 +1,10 @@
 //! Compiled artefacts on disk, kept by the worker in a directory that no guest and no other user can write.
 //!
-//! A file is named `<key>-<digest>`: the key says of which module, engine and processor it is the artefact, the digest
-//! is that of its bytes and is held against them before a process first hands it out. So an artefact that was damaged,
-//! cut short or made by another engine is never loaded: it is dropped and made again. Files are written under a
-//! temporary name, synced, then renamed; the least recently used go when all together are larger than the limit.
+//! A file is named `<key>-<digest>`: the key says of which module, engine and processor it is the artefact,
+//! the digest is that of its bytes and is held against them before a process first hands it out. So an
+//! artefact that was damaged, cut short or made by another engine is never loaded: it is dropped and made
+//! again. Files are written under a temporary name, synced, then renamed; the least recently used go when all
+//! together are larger than the limit.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -31,8 +32,8 @@ const TEMPORARY: &str = "new-";
 /// Digests of files that are remembered by what identifies them.
 const REMEMBERED: usize = 1024;
 
-/// A file that has just changed may change again within its clock's step, unseen: only a digest taken this long after
-/// the file was first seen so is relied upon.
+/// A file that has just changed may change again within its clock's step, unseen: only a digest taken this
+/// long after the file was first seen so is relied upon.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// A compiled module, ready to be handed to a process that runs it.
@@ -115,8 +116,8 @@ impl Cache {
         })
     }
 
-    /// The artefact of a module, compiled now if it is not there. `known` is the module's digest when the caller has it;
-    /// without it the file is read and hashed, unless it is one that was and has not changed.
+    /// The artefact of a module, compiled now if it is not there. `known` is the module's digest when the
+    /// caller has it; without it the file is read and hashed, unless it is one that was and has not changed.
     ///
     /// # Errors
     ///
@@ -279,7 +280,8 @@ impl Cache {
         Ok(file)
     }
 
-    /// Removes the least recently used until the rest is within the limit; never the one named, which was just made.
+    /// Removes the least recently used until the rest is within the limit; never the one named, which was
+    /// just made.
     fn evict(&self, keep: &str) -> io::Result<()> {
         let mut entries = entries(&self.directory)?;
         let mut size: u64 = entries.iter().map(|entry| entry.size).sum();

@@ -1,11 +1,12 @@
 //! The compiler's process: one module in, one artefact out, nothing else in reach.
 //!
-//! A compiler is a large program that reads hostile input, so it runs as a process of its own: this binary under
-//! another name ([`COMPILER`]), with no right to any file, a cap on its memory and a limit to its time. The process
-//! that starts it believes nothing but the frame of its answer. Both directions go over one socket, descriptor 0.
+//! A compiler is a large program that reads hostile input, so it runs as a process of its own: this binary
+//! under another name ([`COMPILER`]), with no right to any file, a cap on its memory and a limit to its time.
+//! The process that starts it believes nothing but the frame of its answer. Both directions go over one
+//! socket, descriptor 0.
 //!
-//! Request and answer are `magic (8) | tag (1) | length (8, little endian) | body`: the tag is whether guests pay fuel,
-//! or whether the body is an artefact (0) or a [`ModuleError`] in JSON (1).
+//! Request and answer are `magic (8) | tag (1) | length (8, little endian) | body`: the tag is whether guests
+//! pay fuel, or whether the body is an artefact (0) or a [`ModuleError`] in JSON (1).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,7 +17,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::fs::OFlags;
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 use wasmtime_wasi::p2::bindings::CommandPre;
@@ -39,6 +41,9 @@ const LONGEST_REFUSAL: u64 = 64 << 10;
 
 /// Bytes moved at once.
 const CHUNK: usize = 256 << 10;
+
+/// How long a compiler that has nothing more to say may take to end.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Threads that one compiler may use: each takes address space, which is what is capped.
 const THREADS: usize = 4;
@@ -106,7 +111,8 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// [`Error::Module`] when the module is refused, or too heavy to compile; [`Error::Io`] when no compiler can be run.
+    /// [`Error::Module`] when the module is refused, or too heavy to compile; [`Error::Io`] when no compiler
+    /// can be run.
     pub(super) fn compile(
         &self,
         module: &mut dyn Read,
@@ -122,7 +128,7 @@ impl Compiler {
         match answer {
             Ok(Answer::Artefact) => Ok(()),
             Ok(Answer::Refusal(ModuleError::Memory { .. })) => Err(self.too_much_memory()),
-            Ok(Answer::Refusal(refusal)) => Err(refusal.into()),
+            Ok(Answer::Refusal(refusal)) => Err(refusal.printable().into()),
             Err(Interrupted::Reading(source)) => Err(Error::Io { doing: "read the module", source }),
             Err(Interrupted::Writing(source)) => Err(Error::Io { doing: "write the artefact", source }),
             Err(Interrupted::Socket(_)) if Instant::now() >= deadline => Err(self.too_much_time()),
@@ -139,19 +145,22 @@ impl Compiler {
         ModuleError::Time { limit_ms }.into()
     }
 
-    /// The compiler ended without an answer. Memory that cannot be had ends a Rust program by SIGABRT; a stack that
-    /// cannot be had by SIGSEGV; the kernel's own killer uses SIGKILL.
-    fn died(&self, end: io::Result<(ExitStatus, String)>, error: &io::Error) -> Error {
+    /// There was no answer that can be believed. Memory that cannot be had ends a Rust program by SIGABRT; the kernel's
+    /// own killer uses SIGKILL.
+    fn died(&self, end: io::Result<Option<(ExitStatus, String)>>, error: &io::Error) -> Error {
         let (status, said) = match end {
-            Ok(end) => end,
+            Ok(Some(end)) => end,
+            Ok(None) => {
+                return ModuleError::broken(format!("one that makes the compiler misspeak: {error}")).into();
+            }
             Err(source) => return Error::Io { doing: "wait for the compiler", source },
         };
-        let sigxcpu = rustix::process::Signal::XCPU.as_raw();
-        match status.signal() {
-            Some(signal) if signal == sigxcpu => self.too_much_time(),
+        let signal = status.signal().and_then(Signal::from_named_raw);
+        match signal {
+            Some(Signal::XCPU) => self.too_much_time(),
+            Some(Signal::KILL) => self.too_much_memory(),
             Some(_) if said.contains("memory allocation of") => self.too_much_memory(),
-            Some(signal) if signal == rustix::process::Signal::KILL.as_raw() => self.too_much_memory(),
-            _ => ModuleError::broken(format!("that the compiler ended ({status}, {error}): {said}")).into(),
+            _ => ModuleError::broken(format!("one that ends the compiler ({status}): {said}")).into(),
         }
     }
 }
@@ -180,13 +189,25 @@ impl Running {
             .map(Self)
     }
 
-    /// How it ended and the first of what it said.
-    fn end(&mut self) -> io::Result<(ExitStatus, String)> {
-        let mut said = Vec::new();
-        if let Some(stderr) = self.0.stderr.take() {
-            stderr.take(4096).read_to_end(&mut said)?;
-        }
-        Ok((self.0.wait()?, String::from_utf8_lossy(&said).into_owned()))
+    /// How it ended and the first of what it said; none when it goes on though it should not.
+    fn end(&mut self) -> io::Result<Option<(ExitStatus, String)>> {
+        let until = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.0.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > until => return Ok(None),
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let mut said = [0; 1024];
+        let read = match &self.0.stderr {
+            // Not waited for: a process of its own making may hold the other end.
+            Some(stderr) => rustix::fs::fcntl_setfl(stderr, OFlags::NONBLOCK)
+                .and_then(|()| rustix::io::read(stderr, &mut said))
+                .unwrap_or(0),
+            None => 0,
+        };
+        Ok(Some((status, String::from_utf8_lossy(&said[..read]).into_owned())))
     }
 }
 
@@ -241,7 +262,8 @@ enum Interrupted {
     Socket(io::Error),
 }
 
-/// Sends the module and takes the answer. A compiler that has seen enough stops reading; then its answer counts.
+/// Sends the module and takes the answer. A compiler that has seen enough stops reading; then its answer
+/// counts.
 fn exchange(
     socket: &mut Timed,
     module: &mut dyn Read,
@@ -318,7 +340,8 @@ fn read_header(from: &mut impl Read) -> io::Result<(u8, u64)> {
     }
 }
 
-/// Serves one request on descriptor 0 and ends the process. For a process of its own, called before it has threads.
+/// Serves one request on descriptor 0 and ends the process. For a process of its own, called before it has
+/// threads.
 pub(crate) fn compile_child() -> ! {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let memory = number("ESF_COMPILE_MEMORY").unwrap_or(2 << 30);
@@ -345,13 +368,13 @@ pub(super) fn confine(memory: u64, seconds: u64) {
     confine_files();
 }
 
-/// No file can be opened any more. A kernel without Landlock leaves the other walls: no rights are gained and no
-/// descriptor but the socket is there.
+/// No file can be opened any more. A kernel without Landlock leaves the other walls: no rights are gained and
+/// no descriptor but the socket is there.
 #[cfg(target_os = "linux")]
 fn confine_files() {
     use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr};
     // The parent's end is not waited for: whoever asked is gone.
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ABI::V5)).and_then(Ruleset::create);
     if let Err(error) = ruleset.and_then(|ruleset| ruleset.restrict_self()) {
         eprintln!("the compiler runs without Landlock: {error}");
@@ -401,7 +424,8 @@ pub(super) fn build(bytes: Vec<u8>, fuel: bool, memory: u64) -> Result<Vec<u8>, 
     compile(&engine, &component).map_err(|error| refusal(&error, memory))
 }
 
-/// Compiles, and links on trial: what has the right names and other types is found here and not at each start.
+/// Compiles, and links on trial: what has the right names and other types is found here and not at each
+/// start.
 fn compile(engine: &Engine, component: &[u8]) -> wasmtime::Result<Vec<u8>> {
     let component = Component::new(engine, component)?;
     CommandPre::new(linker(engine)?.instantiate_pre(&component)?)?;

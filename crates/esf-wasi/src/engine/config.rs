@@ -1,8 +1,9 @@
 //! How the engine is set up, in one place, and by which name results remember it.
 //!
-//! Two forms of one configuration: with the compiler (the compiler's process) and without (where guests run, which
-//! then holds no compiler in memory). Artefacts of the one load in the other, because everything that shapes code is
-//! said here for both. A change of anything below is a change of [`identity`], so old artefacts are not found again.
+//! Two forms of one configuration: with the compiler (the compiler's process) and without (where guests run,
+//! which then holds no compiler in memory). Artefacts of the one load in the other, because everything that
+//! shapes code is said here for both. A change of anything below is a change of [`identity`], so old
+//! artefacts are not found again.
 
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroUsize;
@@ -74,8 +75,8 @@ pub(super) fn engine(role: Role, fuel: bool) -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// The engine's name for an environment: its version and a digest of what a guest could tell apart. The same on every
-/// machine; what the machine's processor adds to compiled code is in [`artefact_identity`].
+/// The engine's name for an environment: its version and a digest of what a guest could tell apart. The same
+/// on every machine; what the machine's processor adds to compiled code is in [`artefact_identity`].
 pub(crate) fn identity() -> String {
     let digest = blake3::Hasher::new_derive_key("ESF WASI engine settings")
         .update(SETTINGS.as_bytes())

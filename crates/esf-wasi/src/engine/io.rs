@@ -1,7 +1,7 @@
 //! `wasi:io` for guests: wasmtime-wasi's, but for two things.
 //!
-//! A blocking call tries at once before it becomes a future, because a file is always ready and futures cost more than
-//! the read. And a full table of resources is the end of a stream, not of the guest.
+//! A blocking call tries at once before it becomes a future, because a file is always ready and futures cost
+//! more than the read. And a full table of resources is the end of a stream, not of the guest.
 
 use wasmtime::component::{HasData, Resource, ResourceTable};
 use wasmtime_wasi_io::bindings::wasi::io::streams::{

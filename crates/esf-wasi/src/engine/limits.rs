@@ -1,8 +1,9 @@
-//! What the guests of one attempt may take of the host: memory shared by all of them, and for each guest a number of
-//! tables, instances and resources.
+//! What the guests of one attempt may take of the host: memory shared by all of them, and for each guest a
+//! number of tables, instances and resources.
 //!
-//! A refusal is an answer to the guest (`memory.grow` says -1, a call says out of memory), counted here so that the
-//! attempt's report can say why. What a guest took is given back when its store is dropped, however it ended.
+//! A refusal is an answer to the guest (`memory.grow` says -1, a call says out of memory), counted here so
+//! that the attempt's report can say why. What a guest took is given back when its store is dropped, however
+//! it ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +43,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// With `memory`, the guests of the attempt hold at most that many bytes of linear memory and tables together.
+    /// With `memory`, the guests of the attempt hold at most that many bytes of linear memory and tables
+    /// together.
     pub(crate) fn new(memory: Option<u64>) -> Self {
         Self { memory, ..Self::default() }
     }

@@ -1,8 +1,8 @@
 //! The WebAssembly engine: what a module is, how it becomes an artefact, and how a guest runs.
 //!
-//! Three processes use it and each only its part: the worker ([`Cache`]) starts compilers and keeps what they make; a
-//! compiler ([`compile_child`]) reads one module and nothing else; an attempt's host ([`Engines`]) runs guests from
-//! artefacts. `docs/executors.md` says what a guest sees.
+//! Three processes use it and each only its part: the worker ([`Cache`]) starts compilers and keeps what they
+//! make; a compiler ([`compile_child`]) reads one module and nothing else; an attempt's host ([`Engines`])
+//! runs guests from artefacts. `docs/executors.md` says what a guest sees.
 
 mod artefact;
 mod cache;

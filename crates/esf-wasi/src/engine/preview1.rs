@@ -1,8 +1,8 @@
 //! Makes a component of a preview 1 module, by the published adapter.
 //!
-//! One import is changed first: the adapter knows only success and failure, so that `proc_exit(7)` would end with 1.
-//! The import is renamed to `wasi:cli/exit`'s `exit-with-code`, which has the same core signature, so the exact code
-//! arrives. The rest of the module stays byte for byte what it was.
+//! One import is changed first: the adapter knows only success and failure, so that `proc_exit(7)` would end
+//! with 1. The import is renamed to `wasi:cli/exit`'s `exit-with-code`, which has the same core signature, so
+//! the exact code arrives. The rest of the module stays byte for byte what it was.
 
 use std::borrow::Cow;
 
@@ -205,7 +205,7 @@ mod tests {
             ));
             let module = module.unwrap();
             let exact = with_exact_exit(&module).unwrap();
-            assert_eq!(exact.windows(EXIT.1.len()).any(|at| at == EXIT.1.as_bytes()), true);
+            assert!(exact.windows(EXIT.1.len()).any(|at| at == EXIT.1.as_bytes()));
             let component = adapt(&module).unwrap();
             assert_eq!(component.windows(EXIT.1.len()).any(|at| at == EXIT.1.as_bytes()), expected);
             assert!(!names(&component).is_empty());

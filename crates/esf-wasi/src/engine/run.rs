@@ -1,8 +1,8 @@
 //! Runs guests: an engine with its programs, and one call of `wasi:cli/run` from start to exit.
 //!
-//! A guest has the calling thread for itself. Its call is a future on a runtime of that thread, so that wherever the
-//! guest is (in a loop, asleep, waiting for a pipe or a socket) the future can be let go, and with it the guest. What
-//! goes wrong in a call of the host ends that guest only.
+//! A guest has the calling thread for itself. Its call is a future on a runtime of that thread, so that
+//! wherever the guest is (in a loop, asleep, waiting for a pipe or a socket) the future can be let go, and
+//! with it the guest. What goes wrong in a call of the host ends that guest only.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -23,6 +23,7 @@ use super::cancel::Cancel;
 use super::config::{self, Role};
 use super::filesystem::{Context, Preopen};
 use super::limits::Limits;
+use super::module::printable;
 use super::state::{Given, State, linker};
 use super::stdio::{GuestStdio, Stdio};
 use super::ticker::Ticker;
@@ -122,8 +123,8 @@ impl Engines {
         Ok(Self { plain, fuelled: OnceLock::new(), runtimes: Mutex::default(), ticker })
     }
 
-    /// Runs a guest to its end on the calling thread. All that it wrote is in the pipes when this returns, unless it
-    /// was cancelled or nobody reads them.
+    /// Runs a guest to its end on the calling thread. All that it wrote is in the pipes when this returns,
+    /// unless it was cancelled or nobody reads them.
     pub(crate) fn run(&self, spec: GuestSpec, stdio: GuestStdio, cancel: &Cancel) -> GuestExit {
         let ready = Stdio::new(stdio).map_err(|errno| errno.to_string());
         let ready = ready.and_then(|stdio| Ok((stdio, self.runtime().map_err(|error| error.to_string())?)));
@@ -261,8 +262,10 @@ fn trap_text(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
     let frames = error.downcast_ref::<WasmBacktrace>().map(WasmBacktrace::frames).unwrap_or_default();
     for name in frames.iter().filter_map(|frame| frame.func_name()) {
+        let mut name = name.to_owned();
+        printable(&mut name);
         text.push_str("\n    in ");
-        text.push_str(name);
+        text.push_str(&name);
     }
     text
 }

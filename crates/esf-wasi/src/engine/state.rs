@@ -1,7 +1,7 @@
 //! What belongs to one running guest, and the linker that gives it every interface, each by name.
 //!
-//! No interface is added as part of a set and then shadowed: one that was forgotten would fall back to the host's own
-//! directories in silence. What is not named here a guest cannot import.
+//! No interface is added as part of a set and then shadowed: one that was forgotten would fall back to the
+//! host's own directories in silence. What is not named here a guest cannot import.
 
 use std::sync::Arc;
 
@@ -125,5 +125,9 @@ pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     sockets::tcp_create_socket::add_to_linker::<_, WasiSockets>(l, State::sockets)?;
     sockets::udp::add_to_linker::<_, WasiSockets>(l, State::sockets)?;
     sockets::udp_create_socket::add_to_linker::<_, WasiSockets>(l, State::sockets)?;
+    #[cfg(test)]
+    l.instance("test:host/fault")?.func_wrap("panic", |_, (): ()| -> wasmtime::Result<()> {
+        panic!("a fault of the host, on purpose")
+    })?;
     Ok(linker)
 }

@@ -1,8 +1,8 @@
 //! A guest's standard streams over descriptors that the worker made: pipes, or `/dev/null`.
 //!
-//! What a guest writes goes straight into the pipe; only what a full pipe does not take is kept, at most [`BUFFER`]
-//! bytes for each stream, and waited for before the exit is reported, so output is never cut short by an exit. No
-//! stream is a terminal.
+//! What a guest writes goes straight into the pipe; only what a full pipe does not take is kept, at most
+//! [`BUFFER`] bytes for each stream, and waited for before the exit is reported, so output is never cut short
+//! by an exit. No stream is a terminal.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -339,8 +339,8 @@ impl View<'_> {
         said(path, self.context.union.stat_at(directory, path.as_bytes(), follows(flags)))
     }
 
-    /// Two directories between which a name is made or moved. A link out of a read-only preopen would be a way to
-    /// write what is in it, so both must be writable.
+    /// Two directories between which a name is made or moved. A link out of a read-only preopen would be a
+    /// way to write what is in it, so both must be writable.
     fn both(&self, from: &Resource<Descriptor>, to: &Resource<Descriptor>) -> Answer<(&Dir, &Dir)> {
         let (from, to) = (self.get(from)?, self.get(to)?);
         let directories = (from.directory()?, to.directory()?);
@@ -430,8 +430,8 @@ fn time(time: NewTimestamp) -> Answer<SetTime> {
     })
 }
 
-/// Which object it is, and nothing of its contents: the preview 1 adapter makes an inode number of it. Mixed so that
-/// no number of this machine is shown.
+/// Which object it is, and nothing of its contents: the preview 1 adapter makes an inode number of it. Mixed
+/// so that no number of this machine is shown.
 fn hash(stat: &Stat) -> MetadataHashValue {
     let (device, inode) = stat.identity;
     MetadataHashValue { lower: mix(inode ^ mix(device)), upper: mix(device.wrapping_add(mix(inode))) }

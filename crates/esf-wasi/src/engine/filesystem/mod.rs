@@ -1,8 +1,9 @@
 //! `wasi:filesystem` over the attempt's union: what a guest sees of the root, and its rights there.
 //!
-//! A descriptor carries the right of the preopen it came from: what is opened beneath a read-only one stays read only,
-//! and nothing can be linked or moved between two preopens unless both may be written. Paths are resolved by the union,
-//! inside the directory they start from. Every function answers at once, on the guest's own thread.
+//! A descriptor carries the right of the preopen it came from: what is opened beneath a read-only one stays
+//! read only, and nothing can be linked or moved between two preopens unless both may be written. Paths are
+//! resolved by the union, inside the directory they start from. Every function answers at once, on the
+//! guest's own thread.
 
 mod code;
 mod host;

@@ -1,4 +1,5 @@
-//! Files as streams: an open file and a position. Always ready, never buffered: what a write has taken is in the file.
+//! Files as streams: an open file and a position. Always ready, never buffered: what a write has taken is in
+//! the file.
 
 use bytes::Bytes;
 use esf_layerstack::union::File;

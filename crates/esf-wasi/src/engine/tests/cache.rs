@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::*;
 
-/// The child of the tests below: this program again, told to run only this test. Its standard output, where the test
-/// harness writes, is nowhere; the request comes over descriptor 0.
+/// The child of the tests below: this program again, told to run only this test. Its standard output, where
+/// the test harness writes, is nowhere; the request comes over descriptor 0.
 #[test]
 fn serves_as_compiler() {
     if std::env::var_os("ESF_COMPILE_MEMORY").is_some() {
@@ -15,7 +15,7 @@ fn serves_as_compiler() {
     }
 }
 
-fn compiler() -> Compiler {
+pub(super) fn compiler() -> Compiler {
     let arguments =
         ["--exact", "engine::tests::cache::serves_as_compiler", "--nocapture", "--test-threads=1"];
     Compiler { arguments: arguments.map(str::to_owned).to_vec(), ..Compiler::default() }
@@ -177,6 +177,11 @@ fn refusals_cross_the_pipe() {
     };
     assert!(matches!(refused(b""), ModuleError::NotWasm { .. }));
     assert!(matches!(refused(&vec![7; 100 << 20]), ModuleError::NotWasm { .. }));
+    let odd = "\u{1b}]0;title\u{7}\nsecond line".to_owned() + &"x".repeat(10_000);
+    let escapes =
+        wat::parse_str(format!("(module (import {odd:?} \"f\" (func)) (func (export \"_start\")))"));
+    let said = refused(&escapes.unwrap()).to_string();
+    assert!(said.contains("title") && said.len() < 1000 && !said.contains(char::is_control), "{said}");
     let reactor = wat::parse_str("(module (func (export \"_initialize\")))").unwrap();
     assert!(matches!(refused(&reactor), ModuleError::MissingExport { .. }));
     let huge = tempfile::tempfile().unwrap();
@@ -224,9 +229,9 @@ fn heavy(functions: u32, steps: u32) -> Vec<u8> {
 #[test]
 fn a_compiler_over_its_memory_is_ended_and_the_module_told_so() {
     let directory = tempfile::tempdir().unwrap();
-    let compiler = Compiler { memory: 320 << 20, ..compiler() };
+    let compiler = Compiler { memory: 256 << 20, ..compiler() };
     let cache = open(directory.path(), 1 << 30, compiler.clone());
-    match cache.artefact(&file(&heavy(4, 400_000)), None, false) {
+    match cache.artefact(&file(&heavy(2, 400_000)), None, false) {
         Err(Error::Module(ModuleError::Memory { limit })) => assert_eq!(limit, compiler.memory),
         other => panic!("{other:?}"),
     }
@@ -238,7 +243,7 @@ fn a_compiler_over_its_time_is_ended_and_the_module_told_so() {
     let directory = tempfile::tempdir().unwrap();
     let compiler = Compiler { time: Duration::from_millis(300), ..compiler() };
     let cache = open(directory.path(), 1 << 30, compiler);
-    let module = file(&heavy(8, 400_000));
+    let module = file(&heavy(4, 200_000));
     let before = std::time::Instant::now();
     match cache.artefact(&module, None, false) {
         Err(Error::Module(ModuleError::Time { limit_ms: 300 })) => {}
@@ -250,9 +255,23 @@ fn a_compiler_over_its_time_is_ended_and_the_module_told_so() {
 #[test]
 fn a_compiler_that_is_none_is_an_error_of_this_machine_or_of_the_module_never_an_artefact() {
     let directory = tempfile::tempdir().unwrap();
-    for (program, arguments) in
-        [("/nowhere", vec![]), ("/bin/true", vec![]), ("/bin/cat", vec!["/dev/zero".to_owned()])]
-    {
+    for (program, arguments) in [
+        ("/nowhere", vec![]),
+        ("/bin/true", vec![]),
+        ("/bin/cat", vec!["/dev/zero".to_owned()]),
+        ("/bin/sh", vec!["-c".to_owned(), "echo nonsense of some length >&0; exec sleep 100".to_owned()]),
+        (
+            "/bin/sh",
+            vec![
+                "-c".to_owned(),
+                "printf 'ESFWASM1\\0\\377\\377\\377\\377\\377\\377\\377\\377' >&0".to_owned(),
+            ],
+        ),
+        (
+            "/bin/sh",
+            vec!["-c".to_owned(), "printf 'ESFWASM1\\0\\20\\0\\0\\0\\0\\0\\0\\0short' >&0".to_owned()],
+        ),
+    ] {
         let compiler = Compiler {
             program: program.into(),
             arguments,
@@ -265,7 +284,8 @@ fn a_compiler_that_is_none_is_an_error_of_this_machine_or_of_the_module_never_an
     }
 }
 
-/// Between hashing a module and sending it, a guest might change it: the artefact must not get the other's name.
+/// Between hashing a module and sending it, a guest might change it: the artefact must not get the other's
+/// name.
 #[test]
 fn a_module_that_changes_meanwhile_is_refused() {
     let directory = tempfile::tempdir().unwrap();

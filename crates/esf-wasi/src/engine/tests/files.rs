@@ -85,8 +85,8 @@ fn tree(root: &Path) {
     fs::write(root.join("g"), "outside").unwrap();
 }
 
-/// What each call that changes something says, by the rights of the preopen: the first list is what a writable one
-/// allows, and a read-only one refuses each with the code in the second place.
+/// What each call that changes something says, by the rights of the preopen: the first list is what a
+/// writable one allows, and a read-only one refuses each with the code in the second place.
 #[test]
 fn nothing_changes_beneath_a_read_only_preopen() {
     type Change = fn(&mut Files, Handle) -> Result<(), ErrorCode>;
@@ -155,7 +155,8 @@ fn nothing_changes_beneath_a_read_only_preopen() {
     assert_eq!(files.read(read_only, "new").unwrap(), b"", "both see one tree");
 }
 
-/// Security: neither a link nor a move may carry a file from where it may not be written to where it may, or back.
+/// Security: neither a link nor a move may carry a file from where it may not be written to where it may, or
+/// back.
 #[test]
 fn nothing_crosses_between_preopens_of_different_rights() {
     let mut bench = Bench::with(tree);
@@ -256,7 +257,8 @@ fn what_is_a_directory_and_what_is_not_is_told_apart() {
     );
 }
 
-/// Security: whatever the links say, a path stays inside the preopen it starts from, trailing slashes included.
+/// Security: whatever the links say, a path stays inside the preopen it starts from, trailing slashes
+/// included.
 #[test]
 fn paths_stay_inside_their_preopen() {
     let mut bench = Bench::with(|root| {

@@ -1,6 +1,7 @@
 //! Guests that ask for too much: each is refused or ended, the host stays small, and the next one runs.
 //!
-//! Most are written against 0.2 directly, where the interfaces can be misused in ways the preview 1 adapter cannot.
+//! Most are written against 0.2 directly, where the interfaces can be misused in ways the preview 1 adapter
+//! cannot.
 
 use super::modules::component;
 use super::*;
@@ -48,7 +49,7 @@ package wasi:cli@0.2.12 {
 }";
 
 /// A component whose `run` does `body` and succeeds. What it allocates begins at 1 MiB and is never freed.
-fn guest(body: &str) -> Vec<u8> {
+pub(super) fn guest(body: &str) -> Vec<u8> {
     component(
         WIT,
         &format!(
@@ -236,4 +237,29 @@ fn an_endless_stream_is_not_kept() {
     assert!(resident().saturating_sub(before) < 64 << 20);
     cancel.cancel();
     assert_eq!(guest.join().unwrap(), GuestExit::Killed);
+}
+
+/// A fault of the host's in one guest's call ends that guest; another that runs meanwhile, and the next, do not notice.
+#[test]
+fn a_panic_of_the_host_ends_one_guest() {
+    let wit = "package test:guest; world guest { import test:host/fault; export wasi:cli/run@0.2.12; }
+               package test:host { interface fault { panic: func(); } }
+               package wasi:cli@0.2.12 { interface run { run: func() -> result; } }";
+    let core = r#"(module (import "test:host/fault" "panic" (func $panic))
+        (func (export "wasi:cli/run@0.2.12#run") (result i32) call $panic i32.const 0))"#;
+    let bench = Bench::new();
+    let (waits, key) = artefact(guest("(loop $l (br $l))"), false);
+    let cancel = Cancel::new();
+    let other = bench.start(waits, key, null(), &cancel);
+    for _ in 0..3 {
+        let outcome = bench.run_bytes(component(wit, core));
+        let GuestExit::Panicked(text) = &outcome.exit else { panic!("{outcome:?}") };
+        assert_eq!(text, "a fault of the host, on purpose");
+        assert!(outcome.stderr.contains("the host failed in a call of this guest"), "{}", outcome.stderr);
+    }
+    assert!(!other.is_finished());
+    cancel.cancel();
+    assert_eq!(other.join().unwrap().exit, GuestExit::Killed);
+    assert_eq!(bench.run_bytes(guest("")).exit, GuestExit::Code(0));
+    assert_eq!(bench.limits.taken(), 0);
 }

@@ -5,6 +5,7 @@ mod cancel;
 mod files;
 mod limits;
 mod modules;
+mod network;
 mod programs;
 
 use std::fs::{self, File};
@@ -188,8 +189,8 @@ fn artefact(module: Vec<u8>, fuel: bool) -> (OwnedFd, String) {
     (file.into(), key)
 }
 
-/// A preview 1 module: `body` is what `_start` does, `more` what else it defines. Memory 0..1024 is for iovecs and
-/// results.
+/// A preview 1 module: `body` is what `_start` does, `more` what else it defines. Memory 0..1024 is for
+/// iovecs and results.
 fn module(more: &str, body: &str) -> String {
     format!(
         r#"(module {IMPORTS}

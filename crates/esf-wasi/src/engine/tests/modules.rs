@@ -1,4 +1,5 @@
-//! What is said of a file that cannot run, one case for each way it may be wrong; all of it before anything is compiled.
+//! What is said of a file that cannot run, one case for each way it may be wrong; all of it before anything
+//! is compiled.
 
 use super::*;
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
@@ -129,7 +130,8 @@ fn a_truncated_module_is_broken_wherever_it_is_cut() {
     let mut whole_again = 0;
     for cut in 8..whole.len() {
         match compile::build(whole[..cut].to_vec(), false, u64::MAX) {
-            // A cut between two sections leaves a module that lacks the later ones; the last is only of names.
+            // A cut between two sections leaves a module that lacks the later ones; the last is only of
+            // names.
             Err(ModuleError::Broken { .. } | ModuleError::MissingExport { .. }) => {}
             Err(other) => panic!("cut at {cut}: {other:?}"),
             Ok(_) => whole_again += 1,

@@ -50,8 +50,8 @@ fn a_trap_is_told_on_standard_error_after_what_the_guest_wrote() {
 #[test]
 fn arguments_and_environment_arrive() {
     // Prints the buffer of arguments, then that of the environment.
-    let body = format!(
-        "(drop (call $args_sizes_get (i32.const 16) (i32.const 20)))
+    let body = "
+         (drop (call $args_sizes_get (i32.const 16) (i32.const 20)))
          (drop (call $args_get (i32.const 512) (i32.const 2048)))
          (i32.store (i32.const 0) (i32.const 2048))
          (i32.store (i32.const 4) (i32.load (i32.const 20)))
@@ -60,12 +60,11 @@ fn arguments_and_environment_arrive() {
          (drop (call $environ_get (i32.const 512) (i32.const 4096)))
          (i32.store (i32.const 0) (i32.const 4096))
          (i32.store (i32.const 4) (i32.load (i32.const 20)))
-         (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))"
-    );
+         (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))";
     let mut bench = Bench::new();
     bench.argv = ["tool", "", "zwei drei", "ü"].map(str::to_owned).to_vec();
     bench.env = vec![("A".to_owned(), "1=2".to_owned()), ("B".to_owned(), String::new())];
-    let outcome = bench.run(&module("", &body));
+    let outcome = bench.run(&module("", body));
     let expected = "tool\0\0zwei drei\0ü\0A=1=2\0B=\0";
     assert_eq!(String::from_utf8(outcome.stdout).unwrap(), expected);
 }
@@ -100,10 +99,10 @@ fn ten_megabytes_pass_through_unharmed() {
 
 #[test]
 fn output_is_complete_though_the_reader_is_slow_and_the_guest_gone() {
-    // The pipe is full of the guest's last write when it exits; the reader begins only then.
-    let body =
-        format!("{} drop {} drop (call $proc_exit (i32.const 3))", write(1, 0, 65536), write(1, 0, 65536));
-    let (artefact, key) = artefact(wat::parse_str(module("", &body)).unwrap(), false);
+    // Two writes that do not wait: the first fills the pipe, the second is still with us when the guest exits.
+    let write = "(call $write (local.get $j) (i32.const 0) (i32.const 65536) (i32.const 8))";
+    let body = format!("(local.set $j (call $stdout)) {write} {write} (call $exit (i32.const 3))");
+    let (artefact, key) = artefact(super::limits::guest(&body), false);
     let bench = Bench::new();
     let (mut out, stdout) = pipe();
     let spec = bench.spec(artefact, key);
@@ -148,4 +147,37 @@ fn an_artefact_of_another_engine_does_not_load() {
     let exit = ENGINES.run(bench.spec(fuelled, key), stdio, &Cancel::new());
     let GuestExit::Failed(reason) = exit else { panic!("{exit:?}") };
     assert!(reason.contains("fuel"), "{reason}");
+}
+
+/// A host process gives up its files before it has engines: neither they nor a guest open one by a path.
+#[test]
+#[cfg(target_os = "linux")]
+fn engines_and_guests_need_no_file_of_the_host() {
+    use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr};
+    let name = "engine::tests::programs::engines_and_guests_need_no_file_of_the_host";
+    if std::env::var_os("ESF_TEST_CONFINED").is_none() {
+        let mut child = std::process::Command::new("/proc/self/exe");
+        let child = child.args(["--exact", name, "--nocapture"]).env("ESF_TEST_CONFINED", "1");
+        let output = child.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let bench = Bench::new();
+    let data = r#"(data (i32.const 1024) "hello\n")"#;
+    let text = module(data, &format!("{} drop (call $proc_exit (i32.const 5))", write(1, 1024, 6)));
+    let (artefact, key) = artefact(wat::parse_str(text).unwrap(), false);
+    let (stdin, _) = pipe();
+    let ((mut out, stdout), (_err, stderr)) = (pipe(), pipe());
+    let stdio = GuestStdio { stdin: stdin.into(), stdout: stdout.into(), stderr: stderr.into() };
+    let spec = bench.spec(artefact, key);
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ABI::V1)).unwrap().create().unwrap();
+    ruleset.restrict_self().unwrap();
+    assert!(File::open("/etc/passwd").is_err());
+    let engines = Engines::new().unwrap();
+    assert_eq!(engines.run(spec, stdio, &Cancel::new()), GuestExit::Code(5));
+    let mut all = String::new();
+    out.read_to_string(&mut all).unwrap();
+    assert_eq!(all, "hello\n");
+    // What was made before cannot be removed any more; it lies in the system's directory of temporary files.
+    std::process::exit(0);
 }
