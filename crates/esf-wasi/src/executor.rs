@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use esf_core::BlobId;
 use esf_core::environment::{Base, Environment, ExecutorKind, Network, PinnedModule};
+use esf_core::{BlobId, Digest};
 use esf_layerstack::{LayerStack, Workspace};
 use esf_worker::executor::{Activation, Capabilities, Executor, ExecutorError, Extra, Requirement, Sandbox};
 use rustix::fs::{FlockOperation, flock};
@@ -27,6 +27,8 @@ use crate::view::View;
 
 /// Most bytes of all compiled artefacts of a store.
 const CACHE_LIMIT: u64 = 4 << 30;
+/// Most artefacts of pinned programs that are held open.
+const MOST_PINNED: usize = 64;
 /// The least memory that a limit may leave to guests, bytes.
 const LEAST_MEMORY: u64 = 1 << 20;
 /// The lock of an attempt's host, in the attempt's directory.
@@ -39,6 +41,8 @@ pub struct WasiExecutor {
     store: PathBuf,
     /// Opened at the first use: a store that never runs a guest has no directory of artefacts.
     cache: Mutex<Option<Arc<Cache>>>,
+    /// Artefacts of pinned programs that were asked for, the latest last.
+    pinned: Mutex<Vec<((Digest, bool), Arc<Artefact>)>>,
     /// A host that waits for its attempt: made when the first attempt began, and again after each.
     spare: Arc<Spare>,
 }
@@ -63,7 +67,7 @@ impl WasiExecutor {
     /// `Machine` when the store cannot be found.
     pub fn new(store: &Path) -> Result<Self, ExecutorError> {
         let store = fs::canonicalize(store).map_err(|error| machine("cannot find the store", &error))?;
-        Ok(Self { store, cache: Mutex::new(None), spare: Arc::default() })
+        Ok(Self { store, cache: Mutex::new(None), pinned: Mutex::default(), spare: Arc::default() })
     }
 
     /// A host for an attempt: the one that waits, if there is one and it lives.
@@ -104,26 +108,39 @@ impl WasiExecutor {
         Ok(Arc::clone(cache.insert(Arc::new(opened))))
     }
 
-    /// The artefacts of the programs that an environment pins, by name.
-    fn pinned(&self, environment: &Environment) -> Result<HashMap<String, Artefact>, ExecutorError> {
-        let Some(wasi) = environment.wasi.as_ref().filter(|wasi| !wasi.modules.is_empty()) else {
-            return Ok(HashMap::new());
-        };
-        let stack =
-            LayerStack::open(&self.store).map_err(|error| machine("cannot open the store", &error))?;
-        let mut artefacts = HashMap::new();
-        for module in &wasi.modules {
-            artefacts.insert(module.name.clone(), self.artefact_of(&stack, module, wasi.fuel.is_some())?);
-        }
-        Ok(artefacts)
+    /// The artefacts of the programs that an environment pins, by name; compiled now if need be.
+    fn pinned(&self, environment: &Environment) -> Result<HashMap<String, Arc<Artefact>>, ExecutorError> {
+        let Some(wasi) = &environment.wasi else { return Ok(HashMap::new()) };
+        let named = wasi.modules.iter().map(|module| {
+            let artefact = self.artefact_of(module, wasi.fuel.is_some())?;
+            Ok((module.name.clone(), artefact))
+        });
+        named.collect()
     }
 
-    fn artefact_of(
-        &self,
-        stack: &LayerStack,
-        module: &PinnedModule,
-        fuel: bool,
-    ) -> Result<Artefact, ExecutorError> {
+    fn artefact_of(&self, module: &PinnedModule, fuel: bool) -> Result<Arc<Artefact>, ExecutorError> {
+        let key = (module.digest, fuel);
+        let mut pinned = locked(&self.pinned);
+        if let Some(index) = pinned.iter().position(|(known, _)| *known == key) {
+            let found = pinned.remove(index);
+            let artefact = Arc::clone(&found.1);
+            pinned.push(found);
+            return Ok(artefact);
+        }
+        drop(pinned);
+        let artefact = Arc::new(self.compile(module, fuel)?);
+        let mut pinned = locked(&self.pinned);
+        if pinned.len() >= MOST_PINNED {
+            pinned.remove(0);
+        }
+        pinned.push((key, Arc::clone(&artefact)));
+        Ok(artefact)
+    }
+
+    /// The artefact of a program of the store's, from the cache if it is there.
+    fn compile(&self, module: &PinnedModule, fuel: bool) -> Result<Artefact, ExecutorError> {
+        let stack =
+            LayerStack::open(&self.store).map_err(|error| machine("cannot open the store", &error))?;
         let file =
             stack.artifact_file(BlobId::new(module.digest)).map_err(|error| ExecutorError::Invalid {
                 what: format!("module {} is not in the store: {error}", module.name),
@@ -158,7 +175,9 @@ impl Executor for WasiExecutor {
     }
 
     fn check(&self, environment: &Environment, extra: &Extra) -> Result<(), ExecutorError> {
-        check(environment, extra)
+        check(environment, extra)?;
+        // Compiled before anything is on record: what cannot be is refused.
+        self.pinned(environment).map(drop)
     }
 
     fn prepare(&self) -> Result<(), ExecutorError> {

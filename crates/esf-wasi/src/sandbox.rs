@@ -27,6 +27,8 @@ use crate::wire::{Answer, Channel, Ended, Exec, LARGEST_ANSWER, Refusal, Request
 
 /// How long a guest that is killed may take to end; then its host is killed.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long a host may take to say what it uses.
+const STATS: Duration = Duration::from_secs(2);
 /// Most bytes of all arguments and variables of a command.
 const MOST_ARGUMENTS: usize = 2 << 20;
 /// Longer than any guest runs.
@@ -43,7 +45,7 @@ pub(crate) struct WasiSandbox {
     environment: Environment,
     workspace: Workspace,
     pub(crate) view: View,
-    pinned: HashMap<String, Artefact>,
+    pinned: HashMap<String, Arc<Artefact>>,
     cache: Arc<Cache>,
     next: AtomicU64,
 }
@@ -53,7 +55,7 @@ impl WasiSandbox {
         child: Child,
         view: View,
         activation: &Activation<'_>,
-        pinned: HashMap<String, Artefact>,
+        pinned: HashMap<String, Arc<Artefact>>,
         cache: Arc<Cache>,
     ) -> Self {
         Self {
@@ -69,7 +71,7 @@ impl WasiSandbox {
     }
 
     /// The pinned program of a plain name, with or without its `.wasm`.
-    fn pinned(&self, name: &str) -> Option<&Artefact> {
+    fn pinned(&self, name: &str) -> Option<&Arc<Artefact>> {
         self.pinned.get(name).or_else(|| self.pinned.get(&format!("{name}.wasm")))
     }
 
@@ -184,7 +186,9 @@ impl Sandbox for WasiSandbox {
 
     fn stats(&self) -> Result<Stats, ExecutorError> {
         let channel = self.child.ask(&Request::Stats, &[])?;
-        match self.child.answer(&channel).map_err(|error| self.child.lost(&error))?.0 {
+        // Not long, since all of the worker's state is asked for at once; a busy machine is no reason to kill.
+        let used = channel.expect::<Answer>(LARGEST_ANSWER, within(STATS));
+        match used.map_err(|error| ExecutorError::Lost { what: format!("the attempt's host: {error}") })?.0 {
             // Nobody's command is refused a guest: who wants to start one is told at once.
             Answer::Used { memory, guests, refused, cpu_us } => {
                 // What guests took, at least, where the machine cannot say what the process holds.
@@ -211,6 +215,13 @@ impl Sandbox for WasiSandbox {
 
     fn release(self: Box<Self>) -> Result<(), ExecutorError> {
         self.child.end().map_err(|error| machine("cannot end the attempt's host", &error))
+    }
+}
+
+impl Drop for WasiSandbox {
+    fn drop(&mut self) {
+        // A command that somebody still holds does not keep the host alive.
+        self.child.kill();
     }
 }
 

@@ -189,6 +189,7 @@ fn a_pinned_program() {
     let told = &sealed.provenance["wasi"]["modules"][0];
     assert_eq!((&told["name"], &told["digest"]), (&"say.wasm".into(), &module.digest.to_string().into()));
 
+    let recorded = bench.store.graph().attempts(None).expect("lists").len();
     let absent = PinnedModule { digest: esf_core::Digest::of(b"nobody stored this"), ..module.clone() };
     let refused = try_activate(&bench, with(Wasi { modules: vec![absent], ..Wasi::default() }));
     assert_eq!(refused.code, "bad_environment", "{refused:?}");
@@ -196,6 +197,7 @@ fn a_pinned_program() {
     let broken = PinnedModule { digest: *blob.digest(), ..module };
     let refused = try_activate(&bench, with(Wasi { modules: vec![broken], ..Wasi::default() }));
     assert!(refused.message.contains("expected a WebAssembly component or module"), "{refused:?}");
+    assert_eq!(bench.store.graph().attempts(None).expect("lists").len(), recorded, "nothing is on record");
     assert_eq!(hosts(&bench), Vec::<u32>::new());
 }
 
