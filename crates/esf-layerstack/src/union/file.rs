@@ -4,12 +4,16 @@
 //! the file grows or shrinks.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
+use super::copy_up::errno;
 use super::quota::{BLOCK, Quota, allocated, dense};
 use super::{Dir, Identity, Result};
+use crate::Form;
 
 /// A regular file of the upper that somebody has open; all its handles share it.
 #[derive(Debug)]
@@ -18,6 +22,9 @@ pub(super) struct Inode {
     /// Whose it was before it was copied up.
     pub(super) identity: Option<Identity>,
     quota: Arc<Quota>,
+    form: Form,
+    /// It is known to have no set-id bits and no file capability.
+    bare: AtomicBool,
     extent: RwLock<Extent>,
 }
 
@@ -31,10 +38,35 @@ struct Extent {
 }
 
 impl Inode {
-    pub(super) fn new(number: u64, size: u64, quota: &Arc<Quota>, identity: Option<Identity>) -> Self {
-        let sparse = quota.sparse(number);
-        let extent = RwLock::new(Extent { size, sparse, unlinked: false });
-        Self { number, identity, quota: Arc::clone(quota), extent }
+    pub(super) fn new(stat: &Stat, form: Form, quota: &Arc<Quota>, identity: Option<Identity>) -> Self {
+        let (number, size) = (stat.st_ino, stat.st_size as u64);
+        let extent = Extent { size, sparse: quota.sparse(number), unlinked: false };
+        // In the native form the kernel takes a capability off by itself.
+        let bare = form == Form::Native && !gives_privilege(stat.st_mode);
+        let (bare, extent) = (AtomicBool::new(bare), RwLock::new(extent));
+        Self { number, identity, quota: Arc::clone(quota), form, bare, extent }
+    }
+
+    /// Takes set-id bits and file capabilities off, as the kernel does when an ordinary process writes.
+    fn make_bare(&self, fd: &OwnedFd) -> Result<()> {
+        if self.bare.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let stat = rustix::fs::fstat(fd)?;
+        self.form.forget_capability(fd).map_err(errno)?;
+        let mode = self.form.mode_of(fd, &stat).map_err(errno)?.bits();
+        if gives_privilege(mode) {
+            let kept = if mode & EXECUTE_GROUP == 0 { SETGID } else { 0 };
+            let mode = esf_core::manifest::Mode::new(mode & !(SETUID | SETGID) | mode & kept);
+            self.form.set_mode(fd, mode.expect("fewer bits of a mode are one")).map_err(errno)?;
+        }
+        self.bare.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Says that the mode was set: the next writer looks at it again.
+    pub(super) fn mode_was_set(&self) {
+        self.bare.store(false, Ordering::Release);
     }
 
     /// Says that the last name went.
@@ -51,6 +83,9 @@ impl Inode {
     }
 
     fn write_at(&self, fd: &OwnedFd, bytes: &[u8], offset: Option<u64>) -> Result<usize> {
+        if !bytes.is_empty() {
+            self.make_bare(fd)?;
+        }
         if let Some(offset) = offset {
             let extent = self.read();
             let inside = extent.sparse.is_none() && end(offset, bytes)? <= extent.size;
@@ -97,6 +132,7 @@ impl Inode {
     }
 
     fn set_size(&self, fd: &OwnedFd, size: u64) -> Result<()> {
+        self.make_bare(fd)?;
         let mut extent = self.write();
         rustix::fs::ftruncate(fd, size)?;
         if extent.sparse.is_none() && size <= dense(extent.size) {
@@ -128,6 +164,15 @@ impl Drop for Inode {
             self.quota.forget(self.number, extent.size);
         }
     }
+}
+
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+const EXECUTE_GROUP: u32 = 0o010;
+
+/// Whether whoever executes the file gets other ids by it.
+fn gives_privilege(mode: u32) -> bool {
+    mode & SETUID != 0 || mode & SETGID != 0 && mode & EXECUTE_GROUP != 0
 }
 
 /// Where `bytes` end in a file.

@@ -18,6 +18,7 @@ mod change;
 mod copy_up;
 mod file;
 mod listing;
+mod open;
 mod quota;
 mod rename;
 mod resolve;
@@ -28,13 +29,13 @@ mod weigh;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{FileType, Timespec};
 pub use rustix::io::Errno;
 
 use crate::Form;
-use file::{Home, OpenFile};
+use file::Home;
 use listing::UPPER;
 use quota::Quota;
 use resolve::Last;
@@ -291,7 +292,8 @@ impl Union {
         match node {
             Node::File(file) => {
                 let stat = rustix::fs::fstat(file.0.fd())?;
-                stat_of(&stat, Kind::File, file.0.inode().and_then(|inode| inode.identity))
+                let identity = file.0.inode().and_then(|inode| inode.identity);
+                Ok(open::stat_of(&stat, Kind::File, identity))
             }
             Node::Dir(dir) => {
                 let mut tree = self.tree()?;
@@ -339,7 +341,11 @@ impl Union {
         }
         let mode = esf_core::manifest::Mode::new(mode).ok_or(Errno::INVAL)?;
         let form = self.tree()?.form;
-        form.set_mode(&file.0.fd, mode).map_err(copy_up::errno)
+        form.set_mode(&file.0.fd, mode).map_err(copy_up::errno)?;
+        if let Home::Upper(inode) = &file.0.home {
+            inode.mode_was_set();
+        }
+        Ok(())
     }
 
     /// Sets the times of what `path` leads to.
@@ -498,136 +504,5 @@ impl Union {
         let fd = tree.descriptor(id, UPPER)?;
         drop(tree);
         rustix::fs::fsync(&*fd)
-    }
-}
-
-fn stat_of(stat: &rustix::fs::Stat, kind: Kind, identity: Option<Identity>) -> Result<Stat> {
-    let time = |seconds, nanos| Timespec { tv_sec: seconds, tv_nsec: nanos as _ };
-    Ok(Stat {
-        kind,
-        mode: stat.st_mode & 0o7777,
-        size: stat.st_size as u64,
-        links: stat.st_nlink as u64,
-        atime: time(stat.st_atime, stat.st_atime_nsec),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-        identity: identity.unwrap_or((stat.st_dev, stat.st_ino)),
-    })
-}
-
-impl Tree {
-    fn open(&mut self, at: Id, path: &[u8], how: Open) -> Result<Node> {
-        let new = how.create && how.exclusive;
-        let last = match how.follow && !new {
-            true => Last::Follow,
-            false => Last::Keep,
-        };
-        // A slash where a file is to be made is an error, whatever is there.
-        let slash = how.create && path.last() == Some(&b'/');
-        let place = self.resolve(at, path, if slash { Last::Name } else { last })?;
-        if how.create && place.slash && place.name.is_some() {
-            return Err(Errno::ISDIR);
-        }
-        let id = place.directory;
-        let Some(name) = place.name else {
-            return if new { Err(Errno::EXIST) } else { self.open_directory(id, how) };
-        };
-        let Some(entry) = place.entry else {
-            return match how.create {
-                true => self.create_file(id, &name, how).map(Node::File),
-                false => Err(Errno::NOENT),
-            };
-        };
-        if new {
-            return Err(Errno::EXIST);
-        }
-        match entry.kind {
-            Kind::Directory => {
-                let child = self.child(id, &name, &entry)?;
-                self.open_directory(child, how)
-            }
-            _ if place.slash || how.directory => Err(Errno::NOTDIR),
-            Kind::Symlink => Err(Errno::LOOP),
-            Kind::File => self.open_file(id, &name, &entry, how).map(Node::File),
-            Kind::Fifo | Kind::Socket | Kind::Device => Err(Errno::NXIO),
-        }
-    }
-
-    fn open_directory(&mut self, id: Id, how: Open) -> Result<Node> {
-        if how.write || how.create {
-            return Err(Errno::ISDIR);
-        }
-        Ok(Node::Dir(self.handle(id)))
-    }
-
-    fn open_file(&mut self, id: Id, name: &[u8], entry: &listing::Entry, how: Open) -> Result<File> {
-        let (read, write) = (how.read, how.write);
-        if entry.layer != UPPER && !write {
-            let directory = self.descriptor(id, entry.layer)?;
-            let fd = copy_up::open_file(&*directory, name, false, true)?;
-            let home = Home::Lower { directory: self.handle(id), name: name.into(), raised: OnceLock::new() };
-            let file = Arc::new(OpenFile { home, read, write, fd });
-            self.note_open(id, &file);
-            return Ok(File(file));
-        }
-        let fd = if entry.layer == UPPER {
-            let directory = self.descriptor(id, UPPER)?;
-            copy_up::open_file(&*directory, name, write, read)?
-        } else {
-            self.raise_file(id, name, entry, !how.truncate)?
-        };
-        if write && self.form == Form::Portable {
-            // In the native form the kernel does it at the first write.
-            self.form.forget_capability(&fd).map_err(copy_up::errno)?;
-        }
-        let file = self.file(fd, read, write)?;
-        if how.truncate {
-            file.set_size(0)?;
-        }
-        Ok(file)
-    }
-
-    /// A handle of a file of the upper.
-    fn file(&mut self, fd: OwnedFd, read: bool, write: bool) -> Result<File> {
-        let stat = rustix::fs::fstat(&fd)?;
-        let home = Home::Upper(self.inode(&stat));
-        Ok(File(Arc::new(OpenFile { home, read, write, fd })))
-    }
-
-    fn stat_directory(&mut self, id: Id) -> Result<Stat> {
-        let node = self.node(id);
-        if node.gone {
-            let left = node.left.clone().ok_or(Errno::NOENT)?;
-            return stat_of(&rustix::fs::fstat(&*left)?, Kind::Directory, node.identity);
-        }
-        let (top, lower) = (node.stack[0], node.stack.iter().find(|layer| **layer != UPPER).copied());
-        let fd = self.descriptor(id, top)?;
-        let stat = rustix::fs::fstat(&*fd)?;
-        if self.node(id).identity.is_none() {
-            let of = match lower {
-                Some(lower) if lower != top => {
-                    let fd = self.descriptor(id, lower)?;
-                    rustix::fs::fstat(&*fd)?
-                }
-                _ => stat,
-            };
-            self.node_mut(id).identity = Some((of.st_dev, of.st_ino));
-        }
-        stat_of(&stat, Kind::Directory, self.node(id).identity)
-    }
-
-    fn stat_entry(&mut self, id: Id, name: &[u8], entry: &listing::Entry) -> Result<Stat> {
-        let several = entry.layer == UPPER && !entry.rest.is_empty();
-        if entry.kind == Kind::Directory && (several || self.node(id).children.contains_key(name)) {
-            let child = self.child(id, name, entry)?;
-            return self.stat_directory(child);
-        }
-        let directory = self.descriptor(id, entry.layer)?;
-        let stat = tree::stat(&*directory, name)?;
-        let identity = match entry.layer {
-            UPPER => self.origins.get(&stat.st_ino).copied(),
-            _ => None,
-        };
-        stat_of(&stat, entry.kind, identity)
     }
 }

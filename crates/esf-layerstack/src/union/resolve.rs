@@ -38,9 +38,12 @@ pub(super) struct Place {
     pub(super) slash: bool,
 }
 
+/// The directory, the name, what is there, and whether a slash comes after it.
+pub(super) type Named = (Id, Box<[u8]>, Option<Entry>, bool);
+
 impl Place {
     /// The name, for operations that must have one; `error` is for paths without.
-    pub(super) fn named(self, error: Errno) -> Result<(Id, Box<[u8]>, Option<Entry>, bool)> {
+    pub(super) fn named(self, error: Errno) -> Result<Named> {
         Ok((self.directory, self.name.ok_or(error)?, self.entry, self.slash))
     }
 }

@@ -424,6 +424,14 @@ impl Tree {
         }
     }
 
+    /// How many directories are in the table, bytes of listings and descriptors are kept.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> (usize, usize, usize) {
+        let open = self.nodes.iter().flatten().map(|node| node.descriptors.len()).sum::<usize>();
+        assert_eq!(open, self.open);
+        (self.nodes.len() - self.free.len(), self.listings, open)
+    }
+
     fn oldest(&self, which: impl Fn(&Node) -> bool) -> Vec<Id> {
         let mut found: Vec<_> = (self.nodes.iter().enumerate())
             .filter_map(|(id, node)| {
@@ -443,7 +451,7 @@ impl Tree {
             self.inodes.retain(|_, inode| inode.strong_count() > 0);
         }
         let identity = self.origins.get(&stat.st_ino).copied();
-        let inode = Arc::new(Inode::new(stat.st_ino, stat.st_size as u64, &self.quota, identity));
+        let inode = Arc::new(Inode::new(stat, self.form, &self.quota, identity));
         self.inodes.insert(stat.st_ino, Arc::downgrade(&inode));
         inode
     }

@@ -162,10 +162,19 @@ impl Kernel {
 impl Target for Kernel {
     fn apply(&mut self, op: &Op) -> Answer {
         // The kernel finds `.` in a removed directory; a union finds nothing there.
-        for at in op.starts() {
-            if rustix::fs::fstat(self.dir(at))?.st_nlink == 0 {
-                return Err(Errno::NOENT);
+        for (nth, at) in op.starts().into_iter().enumerate() {
+            if rustix::fs::fstat(self.dir(at))?.st_nlink > 0 {
+                continue;
             }
+            // What is wrong with the first path is said first.
+            match op {
+                Op::Rename(at, path, ..) if nth > 0 => drop(self.named(*at, path)?),
+                Op::Link(at, path, follows, ..) if nth > 0 => {
+                    drop(resolve(self.dir(*at), path, OFlags::PATH | follow(*follows))?);
+                }
+                _ => {}
+            }
+            return Err(Errno::NOENT);
         }
         match op {
             Op::Fill(path, n) => {

@@ -2,6 +2,9 @@
 //! anybody make them (5.8).
 
 mod basic;
+mod limits;
+mod paths;
+mod threads;
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +46,7 @@ impl Bench {
             lowers: (0..lowers).map(|n| open(&dir.join(n.to_string()))).collect(),
             upper: open(&dir.join("upper")),
             work: open(&dir.join("work")),
-            form: Form::Native,
+            form: Form::of_this_process(),
         };
         Union::new(layers, quota).expect("a union")
     }
