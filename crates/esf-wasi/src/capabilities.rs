@@ -21,7 +21,7 @@ pub fn capabilities() -> Capabilities {
         processes: false,
         binds: false,
         preopens: true,
-        evaluator: Vec::new(),
+        evaluator: words(&["hide"]),
         names: "utf-8".to_owned(),
     }
 }
@@ -90,7 +90,7 @@ const METADATA: &[(&str, &str, &str)] = &[
     ("change time", "emulated", "what the disk says; no checkpoint has it"),
     ("mode bits", "preserved", "also through changes of the file; new files are 0644, new directories 0755; there is no chmod"),
     ("owner and group", "preserved", "what a guest makes is 0:0; there is no chown"),
-    ("set-id bits", "preserved", "and inert, as with the other executor; kept when the file is written, which a kernel would not do"),
+    ("set-id bits", "preserved", "and inert, as with the other executor; dropped when the file is written, as a kernel does"),
     ("extended attributes, ACLs", "preserved", "also through changes of the file"),
     ("file capabilities", "preserved", "dropped when the file is written, as a kernel does"),
     ("hard links", "visible", "a guest makes them and sees their number; changing one name of a file beneath parts it from its other names"),

@@ -189,7 +189,7 @@ fn program() -> PathBuf {
 }
 
 fn start(activation: &Activation<'_>) -> Result<Start, ExecutorError> {
-    let Activation { workspace, environment, .. } = activation;
+    let Activation { workspace, environment, extra, .. } = activation;
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
     Ok(Start {
         lowers: workspace.lowers.iter().map(|lower| bytes(lower)).collect(),
@@ -201,6 +201,7 @@ fn start(activation: &Activation<'_>) -> Result<Start, ExecutorError> {
         guests: environment.limits.pids,
         fuel: environment.wasi.as_ref().and_then(|wasi| wasi.fuel),
         network: environment.network == Network::Host,
+        hide: extra.hide.clone(),
         view: View::new(environment)?,
     })
 }

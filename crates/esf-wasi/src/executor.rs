@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -267,11 +267,11 @@ fn check(environment: &Environment, extra: &Extra) -> Result<(), ExecutorError> 
     if environment.limits.cpu_milli.is_some() {
         return unsupported("a processor limit", "fuel, or a time-out");
     }
-    if !extra.hide.is_empty() || extra.files.is_some() || extra.result_channel {
-        return unsupported(
-            "an evaluator's files, hidden paths or result file",
-            "an evaluator of exit codes",
-        );
+    if extra.files.is_some() || extra.result_channel {
+        return unsupported("an evaluator's own files or result file", "an evaluator of exit codes");
+    }
+    if let Some(path) = extra.hide.iter().find(|path| !is_of_tree(path)) {
+        return invalid(format!("hidden path {}", path.escape_ascii()), "a path of the tree without `..`");
     }
     if environment.limits.memory.is_some_and(|bytes| bytes < LEAST_MEMORY) {
         return invalid("memory limit below 1 MiB".to_owned(), "at least 1m");
@@ -297,6 +297,12 @@ fn check(environment: &Environment, extra: &Extra) -> Result<(), ExecutorError> 
         }
     }
     View::new(environment).map(drop)
+}
+
+/// Whether a path names something in a tree, and nothing else.
+fn is_of_tree(path: &[u8]) -> bool {
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+    !path.is_empty() && Path::new(std::ffi::OsStr::from_bytes(path)).components().all(plain)
 }
 
 /// A process that serves a store under one of our names.

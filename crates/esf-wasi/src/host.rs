@@ -115,6 +115,12 @@ impl Host {
                 error => failed("cannot make the union", &error),
             })?;
         let union = Arc::new(union);
+        for path in &start.hide {
+            files::hide(&union, path).map_err(|error| match error {
+                Errno::NOSPC | Errno::DQUOT => Begun::Full { what: format!("cannot hide paths: {error}") },
+                error => failed(&format!("cannot hide {}", path.escape_ascii()), &error),
+            })?;
+        }
         let preopens = start.view.preopens.iter().map(|preopen| {
             let opened = directory(&union, &union.root(), preopen.path.as_bytes());
             let opened = opened.map_err(|error| Begun::Invalid {

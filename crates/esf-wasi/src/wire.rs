@@ -51,6 +51,8 @@ pub(crate) struct Start {
     pub(crate) fuel: Option<u64>,
     /// Whether guests have sockets.
     pub(crate) network: bool,
+    /// Paths of the tree that are not shown.
+    pub(crate) hide: Vec<Vec<u8>>,
     pub(crate) view: crate::view::View,
 }
 

@@ -114,6 +114,31 @@ impl Host {
     }
 }
 
+/// Takes a path of the tree, and all that is beneath it, out of the attempt's own view of it: into a delta that
+/// nobody seals. What is not there is hidden already.
+pub(super) fn hide(union: &Union, path: &[u8]) -> Result<(), Errno> {
+    let root = union.root();
+    // A directory comes by twice: first to find what is in it, then to go.
+    let mut pending = vec![(path.to_vec(), false)];
+    while let Some((path, is_empty)) = pending.pop() {
+        if is_empty {
+            union.remove_directory(&root, &path)?;
+            continue;
+        }
+        match union.stat_at(&root, &path, false) {
+            Ok(found) if found.kind == Kind::Directory => {
+                let listed = union.list(&super::directory(union, &root, &path)?)?;
+                pending.push((path.clone(), true));
+                pending.extend(listed.iter().map(|(name, _)| ([&path, &b"/"[..], name].concat(), false)));
+            }
+            Ok(_) => union.unlink(&root, &path)?,
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 fn word(kind: Kind) -> &'static str {
     match kind {
         Kind::Directory => "directory",

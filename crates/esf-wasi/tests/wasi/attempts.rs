@@ -8,7 +8,8 @@ use esf_core::environment::{Environment, Limits, PinnedModule, Preopen, Wasi};
 use esf_core::record::{Attempt, PrivateDelta};
 use esf_core::state::{AttemptStatus, NodeStatus};
 use esf_core::{FailureClass, NodeId};
-use esf_worker::{ActivateRequest, ExecRequest, Stdin};
+use esf_worker::executor::Extra;
+use esf_worker::{ActivatePurpose, ActivateRequest, ExecRequest, Stdin};
 
 use crate::support::{Bench, Ran, exec, key, suspend};
 use crate::{Test, environment, programs};
@@ -20,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("attempts::a_pinned_program_needs_no_tree", a_pinned_program),
     ("attempts::what_is_no_guest_is_told_precisely", what_is_no_guest),
     ("attempts::preopens_are_all_that_a_guest_is_given", preopens),
+    ("attempts::what_is_hidden_is_not_there", what_is_hidden),
     ("attempts::output_and_input_are_whole_and_bounded", output_and_input),
     ("attempts::a_key_runs_once", a_key_runs_once),
     ("attempts::a_killed_worker_loses_nothing", a_killed_worker),
@@ -292,6 +294,39 @@ fn preopens() {
     assert_eq!(try_activate(&bench, absent).code, "bad_environment");
     let file = with(Wasi { preopens: vec![preopen("say.wasm", true)], ..Wasi::default() });
     assert_eq!(try_activate(&bench, file).code, "bad_environment");
+}
+
+fn what_is_hidden() {
+    let bench = Bench::new(|directory| {
+        programs::install(directory);
+        std::fs::write(directory.join("a"), "one").expect("writes");
+        std::fs::create_dir_all(directory.join("tests/deep/er")).expect("mkdir");
+        std::fs::write(directory.join("tests/deep/er/expected"), "42").expect("writes");
+    });
+    let hide = ["a", "tests/deep", "tests/deep/er/expected", "absent/x"].map(|path| path.as_bytes().to_vec());
+    let extra = Extra { hide: hide.to_vec(), ..Extra::default() };
+    let purpose = ActivatePurpose::Evaluate;
+    let request = ActivateRequest { environment: environment(), purpose, extra, ..bench.request(bench.root) };
+    let attempt = bench.activate_with(request.clone());
+    // The guest's own word for what is not there.
+    assert_eq!(bench.run(&attempt, &["remove.wasm", "a"]).result.exit_code, Some(44));
+    assert_eq!(bench.run(&attempt, &["remove.wasm", "tests/deep/er/expected"]).result.exit_code, Some(44));
+    let list = |path: &str| {
+        let mut names = Vec::new();
+        let listed = bench
+            .client()
+            .list_files(attempt.attempt_id, Path::new(path), &mut |entry| names.push(entry.name));
+        listed.map(|_| names)
+    };
+    assert_eq!(list("/workspace/tests").expect("lists"), Vec::<String>::new());
+    assert_eq!(list("/workspace/tests/deep").expect_err("hidden").code, "not_found");
+    for bad in ["../x", "/x", ""] {
+        let extra = Extra { hide: vec![bad.as_bytes().to_vec()], ..Extra::default() };
+        let meta = crate::support::request_meta();
+        let refused =
+            bench.client().activate(ActivateRequest { meta, extra, ..request.clone() }, &mut |_| {});
+        assert_eq!(refused.expect_err("refused").code, "bad_environment", "{bad}");
+    }
 }
 
 fn output_and_input() {

@@ -57,11 +57,11 @@ fn s08_a_node_goes_there_and_back_and_stays_what_it_is() {
         let text = format!("round-{round}");
         let by_guests = lab.activate_with(&node, WASI);
         lab.text(["exec", &by_guests, "--", "remove.wasm", "d/link"]);
-        for path in ["d/b", "d/e/x", "d/link", &format!("new-{round}")] {
+        for path in ["d/b", "d/e/x", "d/link", "d/set", &format!("new-{round}")] {
             lab.text(["exec", &by_guests, "--", "write.wasm", path, &text]);
         }
         let by_guests = lab.suspend(&by_guests);
-        let script = "rm d/link; for path in d/b d/e/x d/link new-ROUND; do printf TEXT > $path; done";
+        let script = "rm d/link; for path in d/b d/e/x d/link d/set new-ROUND; do printf TEXT > $path; done";
         let by_shell = lab.step(&node, &script.replace("TEXT", &text).replace("ROUND", &round.to_string()));
         let dumps = [&by_guests, &by_shell].map(|node| lab.dump(node));
         assert_eq!(without_times(&dumps[0]), without_times(&dumps[1]), "round {round}");
@@ -77,7 +77,7 @@ fn s08_a_node_goes_there_and_back_and_stays_what_it_is() {
         // On from what either sealed.
         let next = if round % 2 == 0 { by_guests } else { by_shell };
         lab.json(["verify", &next]);
-        node = lab.step(&next, "rm d/link; ln -s ../a d/link; mkdir -p more; echo ROUND >> more/log");
+        node = lab.step(&next, "rm d/link; ln -s ../a d/link; mkdir -p more; echo ROUND >> more/log; chmod 6755 d/set");
     }
 }
 
@@ -209,6 +209,15 @@ fn a_group_may_say_wasi_and_its_evaluators_judge_by_exit_codes() {
         let file = lab.path(&format!("evaluator-{code}.toml"));
         let text = format!(
             "name = \"e\"\nversion = \"{code}\"\ntimeout = \"20s\"\ncommand = [\"say.wasm\", \"x\", \"{code}\"]\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let told = lab.json(["evaluate", &node, "--evaluator", file.to_str().unwrap()]);
+        assert_eq!(told["evaluation"]["verdict"], verdict, "{told}");
+    }
+    for (version, hide, verdict) in [("shown", "", "pass"), ("hidden", "hide = [\"a\"]\n", "fail")] {
+        let file = lab.path(&format!("evaluator-{version}.toml"));
+        let text = format!(
+            "name = \"e\"\nversion = \"{version}\"\ntimeout = \"20s\"\ncommand = [\"remove.wasm\", \"a\"]\n{hide}"
         );
         std::fs::write(&file, text).unwrap();
         let told = lab.json(["evaluate", &node, "--evaluator", file.to_str().unwrap()]);
