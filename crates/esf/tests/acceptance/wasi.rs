@@ -77,7 +77,10 @@ fn s08_a_node_goes_there_and_back_and_stays_what_it_is() {
         // On from what either sealed.
         let next = if round % 2 == 0 { by_guests } else { by_shell };
         lab.json(["verify", &next]);
-        node = lab.step(&next, "rm d/link; ln -s ../a d/link; mkdir -p more; echo ROUND >> more/log; chmod 6755 d/set");
+        node = lab.step(
+            &next,
+            "rm d/link; ln -s ../a d/link; mkdir -p more; echo ROUND >> more/log; chmod 6755 d/set",
+        );
     }
 }
 
