@@ -397,6 +397,21 @@ mod tests {
         assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
     }
 
+    proptest::proptest! {
+        /// Whatever a host that was taken over sends, it is a message, an error or the end, within the bounds.
+        #[test]
+        fn any_bytes_are_a_message_an_error_or_the_end(bytes in proptest::collection::vec(0_u8.., 0..600)) {
+            let (one, other) = Channel::pair().expect("a pair");
+            (&one.0).write_all(&bytes).expect("a socket holds that");
+            drop(one);
+            while let Ok(Some(message)) = other.receive(256, soon()) {
+                proptest::prop_assert!(message.body.len() <= 256);
+                // Mostly an error, and never a panic.
+                drop(message.read::<Answer>());
+            }
+        }
+    }
+
     #[test]
     fn a_peer_that_does_not_read_does_not_hold_the_sender() {
         let (one, _other) = Channel::pair().expect("a pair");

@@ -186,6 +186,23 @@ fn p25_no_path_leads_out() {
 }
 
 #[test]
+fn p33_a_killed_worker_leaves_no_host_and_every_delta() {
+    let (lab, node) = lab();
+    let attempts: Vec<String> = (0..12).map(|_| lab.activate_with(&node, WASI)).collect();
+    for attempt in &attempts {
+        lab.text(["exec", attempt, "--", "write.wasm", "made", "saved"]);
+        lab.json(["exec", "--detach", attempt, "--", "spin.wasm"]);
+    }
+    lab.kill_worker();
+    for attempt in &attempts {
+        let node = lab.suspend(attempt);
+        assert_eq!(lab.cat(&node, "made"), b"saved");
+        let record = lab.inspect(attempt);
+        assert_eq!(record["attempt"]["failure"]["class"], "infra_lost", "{record}");
+    }
+}
+
+#[test]
 fn a_group_may_say_wasi_and_its_evaluators_judge_by_exit_codes() {
     let lab = Lab::new();
     let tree = lab.tree("t", "echo one > a");
