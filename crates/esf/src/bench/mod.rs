@@ -6,6 +6,7 @@ mod control;
 mod floor;
 mod sandbox;
 mod storage;
+mod wasi;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -129,6 +130,7 @@ pub(crate) fn bench(context: &Context, arguments: &args::Bench) -> Result<Reply,
     eprintln!("measuring in {}", lab.place.display());
     // Those that leave much behind come last: what is deleted in the background slows what follows.
     sandbox::rows(&mut lab)?;
+    wasi::rows(&mut lab)?;
     control::rows(&mut lab)?;
     storage::rows(&mut lab)?;
     let Lab { rows, store, .. } = lab;

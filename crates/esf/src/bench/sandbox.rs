@@ -62,7 +62,7 @@ pub(super) fn rows(lab: &mut Lab<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-fn devnull() -> Result<OwnedFd, Problem> {
+pub(super) fn devnull() -> Result<OwnedFd, Problem> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     file.map(OwnedFd::from).map_err(|error| failed("/dev/null", error))
 }

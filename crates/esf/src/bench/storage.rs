@@ -56,7 +56,7 @@ fn fill(upper: &Path, files: usize, salt: u64) -> Result<(), Problem> {
     fill().map_err(|error| failed("fill an upper", error))
 }
 
-fn seal_one(lab: &Lab<'_>, base: &RootPin, id: AttemptId, key: &str) -> Result<RootPin, Problem> {
+pub(super) fn seal_one(lab: &Lab<'_>, base: &RootPin, id: AttemptId, key: &str) -> Result<RootPin, Problem> {
     let stack = lab.store.stack();
     let request = SealRequest {
         attempt: id,
