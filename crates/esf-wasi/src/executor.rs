@@ -42,9 +42,16 @@ pub struct WasiExecutor {
     /// Opened at the first use: a store that never runs a guest has no directory of artefacts.
     cache: Mutex<Option<Arc<Cache>>>,
     /// Artefacts of pinned programs that were asked for, the latest last.
-    pinned: Mutex<Vec<((Digest, bool), Arc<Artefact>)>>,
+    pinned: Mutex<Vec<Pinned>>,
     /// A host that waits for its attempt: made when the first attempt began, and again after each.
     spare: Arc<Spare>,
+}
+
+/// The artefact of a program of the store's, for guests that pay fuel or not.
+struct Pinned {
+    module: Digest,
+    fuel: bool,
+    artefact: Arc<Artefact>,
 }
 
 /// A place for a host that waits.
@@ -119,13 +126,12 @@ impl WasiExecutor {
     }
 
     fn artefact_of(&self, module: &PinnedModule, fuel: bool) -> Result<Arc<Artefact>, ExecutorError> {
-        let key = (module.digest, fuel);
+        let is_it = |known: &Pinned| known.module == module.digest && known.fuel == fuel;
         let mut pinned = locked(&self.pinned);
-        if let Some(index) = pinned.iter().position(|(known, _)| *known == key) {
-            let found = pinned.remove(index);
-            let artefact = Arc::clone(&found.1);
-            pinned.push(found);
-            return Ok(artefact);
+        if let Some(index) = pinned.iter().position(is_it) {
+            // To the end, where it stays longest.
+            pinned[index..].rotate_left(1);
+            return Ok(Arc::clone(&pinned[pinned.len() - 1].artefact));
         }
         drop(pinned);
         let artefact = Arc::new(self.compile(module, fuel)?);
@@ -133,7 +139,7 @@ impl WasiExecutor {
         if pinned.len() >= MOST_PINNED {
             pinned.remove(0);
         }
-        pinned.push((key, Arc::clone(&artefact)));
+        pinned.push(Pinned { module: module.digest, fuel, artefact: Arc::clone(&artefact) });
         Ok(artefact)
     }
 

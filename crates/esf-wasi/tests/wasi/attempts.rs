@@ -475,7 +475,7 @@ fn many_attempts() {
         let activated = begun.elapsed();
         bench.run(&attempt, &["write.wasm", "made", &number.to_string()]).ok();
         let ran = begun.elapsed() - activated;
-        if number % 5 == 0 {
+        if number.is_multiple_of(5) {
             signal(hosts(&bench)[0], rustix::process::Signal::KILL);
             wait_until("it is lost", || bench.attempt(&attempt).status == AttemptStatus::Failed);
         }
