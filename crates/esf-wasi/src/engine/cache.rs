@@ -84,20 +84,12 @@ enum Seen {
 type FileIdentity = (u64, u64, u64, (i64, i64), (i64, i64));
 
 impl Cache {
-    /// Opens or makes the directory; `limit` bytes is what all artefacts together may take.
+    /// Opens or makes the directory; `limit` bytes is what all artefacts together may take, and what is missing is made
+    /// by `compiler`.
     ///
     /// # Errors
     ///
     /// When the directory cannot be made, or belongs to somebody else or lets others in.
-    pub(crate) fn open(directory: &Path, limit: u64) -> Result<Self, Error> {
-        Self::with_compiler(directory, limit, Compiler::default())
-    }
-
-    /// As [`Cache::open`], with a compiler that is started or limited otherwise.
-    ///
-    /// # Errors
-    ///
-    /// As [`Cache::open`].
     pub(crate) fn with_compiler(directory: &Path, limit: u64, compiler: Compiler) -> Result<Self, Error> {
         own_directory(directory).map_err(Error::io("open the directory of artefacts"))?;
         remove_temporary(directory).map_err(Error::io("clean the directory of artefacts"))?;

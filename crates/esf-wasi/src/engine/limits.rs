@@ -39,7 +39,6 @@ pub(crate) struct Limits {
     memory: Option<u64>,
     taken: AtomicU64,
     refused: AtomicU64,
-    unrepresentable: AtomicU64,
 }
 
 impl Limits {
@@ -57,15 +56,6 @@ impl Limits {
     /// Bytes of linear memory and tables that guests hold now.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
-    }
-
-    /// How many names that are not UTF-8 were listed under a stand-in.
-    pub(crate) fn unrepresentable(&self) -> u64 {
-        self.unrepresentable.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn count_unrepresentable(&self) {
-        self.unrepresentable.fetch_add(1, Ordering::Relaxed);
     }
 
     fn take(&self, bytes: u64) -> bool {

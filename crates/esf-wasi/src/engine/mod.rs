@@ -27,6 +27,7 @@ pub(crate) use compile::{COMPILER, Compiler, Error, compile_child};
 pub(crate) use config::identity;
 pub(crate) use filesystem::Preopen;
 pub(crate) use limits::Limits;
-pub(crate) use module::ModuleError;
+#[cfg(test)]
+use module::ModuleError;
 pub(crate) use run::{Engines, GuestExit, GuestSpec};
 pub(crate) use stdio::GuestStdio;

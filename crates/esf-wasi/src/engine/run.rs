@@ -233,8 +233,8 @@ async fn run(
     stdio: Stdio,
 ) -> wasmtime::Result<GuestExit> {
     let given = Given { argv: spec.argv, env: spec.env, network: spec.network };
-    let files = Context { union: spec.union, preopens: spec.preopens, limits: spec.limits };
-    let mut store = State::new(&given, files, stdio).store(engine, spec.fuel)?;
+    let files = Context { union: spec.union, preopens: spec.preopens };
+    let mut store = State::new(&given, files, stdio, spec.limits).store(engine, spec.fuel)?;
     let result = match program.command.instantiate_async(&mut store).await {
         Ok(command) => command.wasi_cli_run().call_run(&mut store).await,
         Err(error) => Err(error),

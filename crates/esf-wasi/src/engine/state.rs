@@ -17,7 +17,7 @@ use wasmtime_wasi_io::bindings::wasi::io as wasi_io;
 
 use super::filesystem::{self, Filesystem};
 use super::io::{self, Streams, Table};
-use super::limits::{CALL_BYTES, HANDLES, Limiter, RANDOM_BYTES, RESOURCES};
+use super::limits::{CALL_BYTES, HANDLES, Limiter, Limits, RANDOM_BYTES, RESOURCES};
 use super::stdio::{self, HasStdio, Stdio};
 
 /// One guest.
@@ -38,7 +38,12 @@ pub(super) struct Given {
 
 impl State {
     /// The builder's defaults give nothing: no arguments, no environment, no directory, no network.
-    pub(super) fn new(given: &Given, filesystem: filesystem::Context, stdio: Stdio) -> Self {
+    pub(super) fn new(
+        given: &Given,
+        filesystem: filesystem::Context,
+        stdio: Stdio,
+        limits: Arc<Limits>,
+    ) -> Self {
         let mut builder = WasiCtx::builder();
         builder.args(&given.argv).envs(&given.env).max_random_size(RANDOM_BYTES);
         if given.network {
@@ -47,8 +52,7 @@ impl State {
         builder.allow_tcp(given.network).allow_udp(given.network);
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES);
-        let limiter = Limiter::new(Arc::clone(&filesystem.limits));
-        Self { table, wasi: builder.build(), filesystem, stdio, limiter }
+        Self { table, wasi: builder.build(), filesystem, stdio, limiter: Limiter::new(limits) }
     }
 
     fn filesystem(&mut self) -> filesystem::View<'_> {

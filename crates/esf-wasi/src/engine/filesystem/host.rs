@@ -317,13 +317,7 @@ impl types::HostDirectoryEntryStream for View<'_> {
     fn read_directory_entry(&mut self, listing: Resource<Listing>) -> Answer<Option<DirectoryEntry>> {
         let listing = self.table.get_mut(&listing)?;
         let Some((name, kind, next)) = listing.entries.next(listing.cursor) else { return Ok(None) };
-        let name = match String::from_utf8_lossy(name) {
-            std::borrow::Cow::Borrowed(name) => name.to_owned(),
-            std::borrow::Cow::Owned(stand_in) => {
-                self.context.limits.count_unrepresentable();
-                stand_in
-            }
-        };
+        let name = String::from_utf8_lossy(name).into_owned();
         listing.cursor = next;
         Ok(Some(DirectoryEntry { type_: kind_of(kind), name }))
     }

@@ -21,8 +21,6 @@ use types::ErrorCode;
 pub(super) use code::Refusal;
 pub(super) use stream::failed;
 
-use super::limits::Limits;
-
 /// What the standard's definitions become.
 mod bindings {
     wasmtime::component::bindgen!({
@@ -55,7 +53,6 @@ pub(crate) struct Preopen {
 pub(super) struct Context {
     pub(super) union: Arc<Union>,
     pub(super) preopens: Vec<Preopen>,
-    pub(super) limits: Arc<Limits>,
 }
 
 /// The host's side of a call.

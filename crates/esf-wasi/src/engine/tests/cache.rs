@@ -305,7 +305,8 @@ fn the_directory_must_be_ours_alone_and_is_cleaned_of_what_the_dead_left() {
     fs::create_dir(&place).unwrap();
     for mode in [0o755, 0o770, 0o707] {
         fs::set_permissions(&place, fs::Permissions::from_mode(mode)).unwrap();
-        assert!(matches!(Cache::open(&place, 1), Err(Error::Io { .. })), "{mode:o}");
+        let refused = Cache::with_compiler(&place, 1, compiler());
+        assert!(matches!(refused, Err(Error::Io { .. })), "{mode:o}");
     }
     fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
     let mut dead = Command::new("/bin/true").stdout(Stdio::null()).spawn().unwrap();
@@ -314,7 +315,7 @@ fn the_directory_must_be_ours_alone_and_is_cleaned_of_what_the_dead_left() {
     fs::write(place.join(format!("new-{pid}-0")), "half").unwrap();
     let ours = format!("new-{}-77", std::process::id());
     fs::write(place.join(&ours), "half").unwrap();
-    Cache::open(&place, 1).unwrap();
+    open(directory.path(), 1, compiler());
     assert_eq!(names(directory.path()), [ours]);
 }
 

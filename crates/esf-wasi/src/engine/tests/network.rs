@@ -17,9 +17,9 @@ use super::*;
 fn state(network: bool) -> State {
     let bench = Bench::new();
     let spec = bench.spec(null(), String::new());
-    let files = Context { union: spec.union, preopens: spec.preopens, limits: spec.limits };
+    let files = Context { union: spec.union, preopens: spec.preopens };
     let stdio = Stdio::new(GuestStdio { stdin: null(), stdout: null(), stderr: null() }).unwrap();
-    State::new(&Given { argv: Vec::new(), env: Vec::new(), network }, files, stdio)
+    State::new(&Given { argv: Vec::new(), env: Vec::new(), network }, files, stdio, spec.limits)
 }
 
 /// What connecting to a listener of this test's says, at the start of the connection.
