@@ -12,6 +12,7 @@ use std::path::Path;
 use esf_core::AttemptId;
 use esf_core::manifest::RootPin;
 use esf_core::merge::merge3;
+use esf_layerstack::union::{Layers, Node, Open, Union};
 use esf_layerstack::{ExportOptions, Form, ImportOptions, LayerStack, Workspace};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use support::{Store, as_nobody, child_role, dump, nobodys_dir, privileged, request, shell};
@@ -263,6 +264,47 @@ fn take_over(dir: &Path) {
     }
 }
 
+/// The union over a workspace.
+fn union(workspace: &Workspace) -> Union {
+    let open = |path: &Path| fs::File::open(path).expect("open").into();
+    let lowers = workspace.lowers.iter().map(|lower| open(lower)).collect();
+    let (upper, work, form) = (open(&workspace.upper), open(&workspace.work), workspace.form);
+    Union::new(Layers { lowers, upper, work, form }, None).expect("a union")
+}
+
+/// Work through the union instead of by hand, two generations of it.
+fn union_of_a_user(dir: &Path) {
+    let stack = LayerStack::open(&dir.join("store")).expect("open");
+    let kept = read_pins(dir)["kept"];
+    let write = |union: &Union, path: &[u8], bytes: &[u8]| {
+        let how = Open { write: true, create: true, ..Open::default() };
+        let Ok(Node::File(file)) = union.open(&union.root(), path, how) else { panic!("a file") };
+        file.append(bytes).expect("write");
+    };
+    let one = seal(&stack, 60, &kept, |workspace| {
+        let union = union(workspace);
+        let top = union.root();
+        write(&union, b"readonly", b"more");
+        write(&union, b"setgid/new", b"n");
+        union.rename(&top, b"d", &top, b"moved").expect("rename a directory");
+        union.rename(&top, b"dangling", &top, b"moved/dangling").expect("rename a link");
+        union.unlink(&top, b"h2").expect("unlink");
+        union.unlink(&top, b"closed/in").expect("unlink");
+        union.remove_directory(&top, b"closed").expect("rmdir");
+        union.create_directory(&top, b"closed").expect("mkdir");
+        union.symlink(b"moved", &top, b"link").expect("symlink");
+        union.link(&top, b"empty", false, &top, b"moved/linked").expect("link");
+    });
+    let two = seal(&stack, 61, &one, |workspace| {
+        let union = union(workspace);
+        let top = union.root();
+        union.rename(&top, b"moved", &top, b"closed").expect("rename over an empty directory");
+        write(&union, b"closed/a", b"again");
+    });
+    check(&stack, &[one, two]);
+    write_pins(dir, &[("kept", kept), ("one", one), ("two", two)]);
+}
+
 fn play(dir: &Path, role: &str) {
     match role {
         "live" => life_of_a_user(dir),
@@ -270,6 +312,7 @@ fn play(dir: &Path, role: &str) {
         "forge" => forge(dir),
         "remove" => remove(dir),
         "take over" => take_over(dir),
+        "union" => union_of_a_user(dir),
         "refused" => {
             let found = LayerStack::open(&dir.join("store")).expect_err("it is root's").problem();
             assert!(["store_insecure", "permission_denied"].contains(&found.code.as_str()), "{found}");
@@ -385,6 +428,37 @@ fn a_store_that_is_handed_over_mounts_and_shows_the_same() {
         assert_eq!(store.view(&next), next);
         store.check_accounts();
     }
+}
+
+#[test]
+fn what_a_union_makes_without_root_is_mounted_as_it_was() {
+    let dir = lived();
+    assert!(as_nobody(dir.path(), "union").success());
+    if !privileged() {
+        return;
+    }
+    let pins = read_pins(dir.path());
+    shell(dir.path(), "chown -R root:root store");
+    let store = Store::within(dir);
+    let dumped = store.dump(&pins["two"]);
+    let shows =
+        |line: &str| assert!(dumped.iter().any(|found| found.starts_with(line)), "{line}: {dumped:#?}");
+    shows("/closed directory 0755 ");
+    shows("/closed/a file 0644 33 44 7 ");
+    shows("/closed/b directory 0755 33 44 ");
+    shows("/closed/linked file 0644 0 0 0 ");
+    shows("/readonly file 0444 0 0 6 ");
+    shows("/suid file 6755 ");
+    // A link that moves has no place for its owner.
+    shows("/closed/dangling symlink 0777 0 0 ");
+    for (name, pin) in &pins {
+        let before = store.dump(pin);
+        assert_eq!(store.view(pin), *pin, "{name}");
+        assert_eq!(store.dump(pin), before, "{name}");
+    }
+    let (next, _) = store.run(&pins["two"], "rm -r closed; mkdir closed; echo new > closed/new");
+    assert_eq!(store.view(&next), next);
+    store.check_accounts();
 }
 
 #[test]
