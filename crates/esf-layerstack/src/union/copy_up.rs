@@ -5,12 +5,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use super::bytes::{Extent, Job, LARGE, Prepared, copy_bytes};
 use super::file::OpenFile;
 use super::listing::{Entry, UPPER};
-use super::quota::{NAME, allocated, dense};
+use super::quota::{NAME, allocated};
 use super::tree::{Id, Tree, open_directory, stat};
 use super::{Kind, Result, SetTime};
 use crate::Form;
@@ -18,8 +19,6 @@ use crate::handle;
 
 /// Everything in `work` whose name begins so is the union's.
 const WORK: &str = "union-";
-/// Bytes that are copied at once where the kernel cannot copy by itself.
-const BUFFER: usize = 1 << 17;
 
 /// The kernel's way to say times.
 pub(super) fn times(atime: SetTime, mtime: SetTime) -> Timestamps {
@@ -131,12 +130,25 @@ impl Tree {
         let lower = self.descriptor(id, entry.layer)?;
         let from = open_file(&*lower, name, false, true)?;
         let before = rustix::fs::fstat(&from)?;
+        self.put_off(&from, &before, bytes)?;
         let opened = self.opened(id, name);
         let copy = self.copy_file(&from, &before, bytes, |tree, temp| {
             tree.publish_open(&opened, temp, |tree| tree.publish(temp, &above, name))
         })?;
         self.note(id, name, Some(Entry::upper(Kind::File, true)));
         Ok(copy)
+    }
+
+    /// Puts a large copy off until the lock is not held, if the operation can begin again.
+    fn put_off(&mut self, from: &OwnedFd, before: &rustix::fs::Stat, bytes: bool) -> Result<()> {
+        let extent = Extent::of(before, bytes);
+        let ready = self.prepared.as_ref().is_some_and(|made| made.origin == (before.st_dev, before.st_ino));
+        if !self.can_begin_again || ready || extent.charge <= LARGE {
+            return Ok(());
+        }
+        let temp = self.work_name();
+        self.job = Some(Job::new((from, before), extent, (&self.work, temp), &self.quota)?);
+        Err(Errno::AGAIN)
     }
 
     /// Gives a copied file its name; those that have the original open go over to it.
@@ -170,13 +182,27 @@ impl Tree {
         bytes: bool,
         publish: impl FnOnce(&mut Self, &str) -> Result<()>,
     ) -> Result<OwnedFd> {
-        let size = if bytes { before.st_size as u64 } else { 0 };
-        let holes = bytes && allocated(before) < dense(size);
-        let charge = if holes { allocated(before) } else { dense(size) };
+        let extent = Extent::of(before, bytes);
+        let (holes, charge) = (extent.holes, extent.charge);
+        let origin = (before.st_dev, before.st_ino);
+        let ready = self.prepared.take_if(|prepared| bytes && prepared.origin == origin);
+        let (ready, temp) = match ready.map(Prepared::take) {
+            Some((copy, temp)) => (Some(copy), temp),
+            None => {
+                self.quota.take(charge)?;
+                (None, self.work_name())
+            }
+        };
         let mut inode = 0;
-        let copied = self.made(NAME + charge, |tree, temp| {
-            let copy = handle::create_file(&tree.work, temp.as_bytes()).map_err(errno)?;
-            copy_bytes(from, &copy, size, holes)?;
+        let copied = self.made_as(temp, NAME, charge, |tree, temp| {
+            let copy = match ready {
+                Some(copy) => copy,
+                None => {
+                    let copy = handle::create_file(&tree.work, temp.as_bytes()).map_err(errno)?;
+                    copy_bytes(from, &copy, extent.size, holes)?;
+                    copy
+                }
+            };
             tree.form.copy_attributes(from, &copy).map_err(errno)?;
             if !bytes {
                 rustix::fs::futimens(&copy, &times(SetTime::Keep, SetTime::Now))?;
@@ -186,7 +212,7 @@ impl Tree {
                 tree.quota.set_sparse(inode, Some(charge));
             }
             if before.st_nlink == 1 {
-                tree.remember(rustix::fs::fstat(&copy)?.st_ino, (before.st_dev, before.st_ino));
+                tree.remember(rustix::fs::fstat(&copy)?.st_ino, origin);
             }
             publish(tree, temp)?;
             Ok(copy)
@@ -276,14 +302,25 @@ impl Tree {
         charge: u64,
         make: impl FnOnce(&mut Self, &str) -> Result<T>,
     ) -> Result<T> {
-        self.quota.take(charge)?;
         let temp = self.work_name();
-        let made = make(self, &temp);
+        self.made_as(temp, charge, 0, make)
+    }
+
+    /// The same under a given name; `charged` was taken before.
+    fn made_as<T>(
+        &mut self,
+        temp: String,
+        charge: u64,
+        charged: u64,
+        make: impl FnOnce(&mut Self, &str) -> Result<T>,
+    ) -> Result<T> {
+        let taken = self.quota.take(charge);
+        let made = taken.and_then(|()| make(self, &temp));
         if made.is_err() {
             let name = esf_core::Name::new(temp.as_bytes()).expect("a number is a name");
             // What resists is removed with the workspace.
             let _gone = crate::trash::remove(&self.work, &name);
-            self.quota.release(charge);
+            self.quota.release(charged + if taken.is_ok() { charge } else { 0 });
         }
         made
     }
@@ -300,58 +337,4 @@ impl Tree {
 fn serial(name: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(name.strip_prefix(WORK.as_bytes())?).ok()?;
     u64::from_str_radix(digits, 16).ok()
-}
-
-/// Copies the first `size` bytes, holes as holes.
-fn copy_bytes(from: &OwnedFd, to: &OwnedFd, size: u64, holes: bool) -> Result<()> {
-    let mut at = 0;
-    while at < size {
-        let end = if holes {
-            at = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-                Err(Errno::NXIO) => break,
-                data => data?.min(size),
-            };
-            rustix::fs::seek(from, SeekFrom::Hole(at))?.min(size)
-        } else {
-            size
-        };
-        copy_run(from, to, at, end)?;
-        at = end;
-    }
-    if holes { rustix::fs::ftruncate(to, size) } else { Ok(()) }
-}
-
-fn copy_run(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> Result<()> {
-    while at < end {
-        let (mut here, mut there) = (at, at);
-        let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(1 << 30);
-        match rustix::fs::copy_file_range(from, Some(&mut here), to, Some(&mut there), most) {
-            // A carrier that is shorter than it was.
-            Ok(0) => return Err(Errno::IO),
-            Ok(copied) => at += copied as u64,
-            Err(Errno::INTR) => {}
-            Err(Errno::NOSYS | Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL) => {
-                return pump(from, to, at, end);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-fn pump(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> Result<()> {
-    let mut buffer = vec![0; BUFFER];
-    while at < end {
-        let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(BUFFER);
-        let read = rustix::io::pread(from, &mut buffer[..most], at)?;
-        if read == 0 {
-            return Err(Errno::IO);
-        }
-        let mut rest = &buffer[..read];
-        while !rest.is_empty() {
-            let written = rustix::io::pwrite(to, rest, at)?;
-            (rest, at) = (&rest[written..], at + written as u64);
-        }
-    }
-    Ok(())
 }

@@ -14,6 +14,7 @@
 //! start from (`resolve.rs`). Namespace operations take one lock; reads and writes of open files none.
 //! Names are bytes. A tree may be as deep, and its paths as long, as a root holds them.
 
+mod bytes;
 mod change;
 mod copy_up;
 mod file;
@@ -263,9 +264,30 @@ impl Union {
         if how.truncate && !how.write || how.create && how.directory {
             return Err(Errno::INVAL);
         }
-        let mut tree = self.tree()?;
-        let at = tree.of(at)?;
-        tree.open(at, path, how)
+        self.unhurried(|tree| {
+            let at = tree.of(at)?;
+            tree.open(at, path, how)
+        })
+    }
+
+    /// Does what may have to copy a large file: then it begins again, once the file is copied outside of
+    /// the lock. A file that is another one each time is copied under the lock in the end.
+    fn unhurried<T>(&self, mut operation: impl FnMut(&mut Tree) -> Result<T>) -> Result<T> {
+        let mut prepared = None;
+        for last in [false, false, true] {
+            let mut tree = self.tree()?;
+            (tree.prepared, tree.can_begin_again) = (prepared.take(), !last);
+            let done = operation(&mut tree);
+            tree.can_begin_again = false;
+            let (left, job) = (tree.prepared.take(), tree.job.take());
+            drop(tree);
+            drop(left);
+            match job {
+                Some(job) => prepared = Some(job.run()?),
+                None => return done,
+            }
+        }
+        unreachable!("the last time nothing is put off")
     }
 
     /// The status of what `path` leads to.
@@ -360,9 +382,10 @@ impl Union {
         atime: SetTime,
         mtime: SetTime,
     ) -> Result<()> {
-        let mut tree = self.tree()?;
-        let at = tree.of(at)?;
-        tree.set_times_at(at, path, follow, &copy_up::times(atime, mtime))
+        self.unhurried(|tree| {
+            let at = tree.of(at)?;
+            tree.set_times_at(at, path, follow, &copy_up::times(atime, mtime))
+        })
     }
 
     /// Sets the times of what is open; a file of a lower is copied up.
@@ -462,9 +485,10 @@ impl Union {
     /// # Errors
     /// As link(2).
     pub fn link(&self, from: &Dir, path: &[u8], follow: bool, to: &Dir, new: &[u8]) -> Result<()> {
-        let mut tree = self.tree()?;
-        let (from, to) = (tree.of(from)?, tree.of(to)?);
-        tree.link(from, path, follow, to, new)
+        self.unhurried(|tree| {
+            let (from, to) = (tree.of(from)?, tree.of(to)?);
+            tree.link(from, path, follow, to, new)
+        })
     }
 
     /// Renames; a directory with everything in it, of lowers too.
@@ -472,9 +496,10 @@ impl Union {
     /// # Errors
     /// As rename(2).
     pub fn rename(&self, from: &Dir, path: &[u8], to: &Dir, new: &[u8]) -> Result<()> {
-        let mut tree = self.tree()?;
-        let (from, to) = (tree.of(from)?, tree.of(to)?);
-        tree.rename(from, path, to, new)
+        self.unhurried(|tree| {
+            let (from, to) = (tree.of(from)?, tree.of(to)?);
+            tree.rename(from, path, to, new)
+        })
     }
 
     /// The names of a directory, as they are now: the snapshot stays what it is.

@@ -13,6 +13,7 @@ use esf_core::manifest::{MAX_DEPTH, MAX_PATH};
 use rustix::fs::{AtFlags, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
+use super::bytes::{Job, Prepared};
 use super::copy_up::errno;
 use super::file::{Home, Inode, OpenFile, Raised};
 use super::listing::{Entry, Layer, Listing};
@@ -80,6 +81,12 @@ pub(super) struct Tree {
     pub(super) inodes: HashMap<u64, Weak<Inode>>,
     pub(super) origins: HashMap<u64, Identity>,
     pub(super) quota: Arc<Quota>,
+    /// Set by an operation that wants a large file copied before it begins again.
+    pub(super) job: Option<Job>,
+    /// What was copied for it.
+    pub(super) prepared: Option<Prepared>,
+    /// Whether the operation under way can begin again.
+    pub(super) can_begin_again: bool,
     /// The process's umask takes away from the modes of new entries.
     pub(super) masked: bool,
 }
@@ -101,6 +108,9 @@ impl Tree {
             inodes: HashMap::new(),
             origins: HashMap::new(),
             quota,
+            job: None,
+            prepared: None,
+            can_begin_again: false,
             masked: false,
         };
         let stack = (0..tree.tops.len() as Layer).collect();

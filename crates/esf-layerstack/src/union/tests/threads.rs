@@ -135,3 +135,53 @@ fn whoever_kills_the_process_finds_one_state_or_the_other() {
         bench.check();
     }
 }
+
+#[test]
+fn large_files_are_copied_once_whoever_races() {
+    for round in 0..8 {
+        let bench = Bench::new(
+            &[
+                "head -c 5000000 /dev/urandom > big; mkdir d; truncate -s 50M d/sparse; head -c 3000000 /dev/urandom >> d/sparse",
+            ],
+            None,
+        );
+        let bytes = std::fs::read(bench.path("0/big")).expect("read");
+        let how = Open { read: true, write: true, ..Open::default() };
+        std::thread::scope(|scope| {
+            for guest in 0..4 {
+                let bench = &bench;
+                scope.spawn(move || match (guest, round % 2) {
+                    (0 | 1, _) => {
+                        let opened = bench.file("big", how).or_else(|_| bench.file("d/moved", how));
+                        assert_eq!(opened.expect("one of them").write_at(b"x", guest), Ok(1));
+                    }
+                    (2, 0) => bench.rename("big", "d/moved").expect("rename"),
+                    (2, _) => drop(bench.file("big", how).expect("open")),
+                    (_, 0) => drop(bench.file("d/sparse", how).expect("open")),
+                    _ => bench.rename("d", "e").expect("rename"),
+                });
+            }
+        });
+        let name = if round % 2 == 0 { "d/moved" } else { "big" };
+        let file = bench.file(name, how).expect("open");
+        let mut found = vec![0; bytes.len()];
+        assert_eq!(file.read_at(&mut found, 0), Ok(bytes.len()));
+        assert_eq!((&found[..2], &found[2..]), (&b"xx"[..], &bytes[2..]));
+        bench.check();
+    }
+}
+
+#[test]
+fn a_large_copy_beyond_the_quota_leaves_nothing() {
+    let bench = Bench::new(&["head -c 5000000 /dev/zero > big"], Some(4_000_000));
+    let how = Open { write: true, ..Open::default() };
+    for _ in 0..2 {
+        assert_eq!(bench.file("big", how).map(drop), Err(Errno::NOSPC));
+        assert_eq!(bench.rename("big", "b"), Err(Errno::NOSPC));
+        assert_eq!(bench.union.delta(), 0);
+        bench.check();
+    }
+    // Nothing of it is copied where it is emptied.
+    assert!(bench.file("big", Open { truncate: true, ..how }).is_ok());
+    bench.check();
+}
