@@ -211,7 +211,10 @@ mod tests {
     fn the_digest_of_an_environment_without_wasi_is_what_it_always_was() {
         let plain = Environment::default();
         assert!(!serde_json::to_string(&plain).expect("json").contains("wasi\""));
-        assert_eq!(plain.digest().to_string(), "b3:1bd469078b6b632c6f6a30613b15eee8c3e5a304ccd24246010c1918528c6c1a");
+        assert_eq!(
+            plain.digest().to_string(),
+            "b3:1bd469078b6b632c6f6a30613b15eee8c3e5a304ccd24246010c1918528c6c1a"
+        );
     }
 
     #[test]
@@ -224,7 +227,10 @@ mod tests {
             of(Wasi::default()),
             of(Wasi { engine: "e".to_owned(), ..Wasi::default() }),
             of(Wasi { modules: vec![module.clone()], ..Wasi::default() }),
-            of(Wasi { modules: vec![PinnedModule { digest: Digest::of(b"b"), ..module }], ..Wasi::default() }),
+            of(Wasi {
+                modules: vec![PinnedModule { digest: Digest::of(b"b"), ..module }],
+                ..Wasi::default()
+            }),
             of(Wasi { preopens: vec![preopen.clone()], ..Wasi::default() }),
             of(Wasi { preopens: vec![Preopen { write: true, ..preopen }], ..Wasi::default() }),
             of(Wasi { fuel: Some(1), ..Wasi::default() }),

@@ -95,7 +95,7 @@ fn live(dir: &Path) {
         let left = dir.join(format!(".again-{name}.esf-partial/deep"));
         fs::create_dir_all(&left).unwrap();
         fs::write(left.join("f"), "x").unwrap();
-        fs::set_permissions(&left, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&left, fs::Permissions::from_mode(0o000)).unwrap();
         lab.store.export(&lab.meta(), &request(&format!("again-{name}")), &()).unwrap();
     }
     verify_export(&dir.join("out.tar")).unwrap();

@@ -53,12 +53,8 @@ pub(super) fn rows(lab: &mut Lab<'_>) -> Result<(), Problem> {
 }
 
 fn environment(module: PinnedModule) -> Environment {
-    let wasi = Wasi {
-        engine: esf_wasi::engine_identity(),
-        modules: vec![module],
-        preopens: Vec::new(),
-        fuel: None,
-    };
+    let wasi =
+        Wasi { engine: esf_wasi::engine_identity(), modules: vec![module], preopens: Vec::new(), fuel: None };
     let (executor, base) = (ExecutorKind::Wasi, Base::Root);
     Environment { executor, base, wasi: Some(wasi), ..Environment::default() }
 }
