@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use crate::support::sh_in;
+use crate::needs_root;
+use crate::support::*;
 
 fn examples() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"))
@@ -31,4 +33,32 @@ fn wrong_half_and_right_are_told_apart() {
         assert_eq!(result["reward"], reward.parse::<f64>().unwrap(), "{agent}: {result}");
         assert_eq!(result["verdict"], if reward == "1.0" { "pass" } else { "fail" }, "{agent}");
     }
+}
+
+/// The README's commands: build it, run it under WASI, go on under Linux.
+#[test]
+fn the_c_example_runs_under_wasi_and_its_node_under_linux() {
+    needs_root!();
+    let lab = Lab::new();
+    let module = lab.path("tally.wasm");
+    let source = examples().join("tally.c");
+    let clang =
+        Command::new("clang").args(["--target=wasm32-wasi", "-O2", "-o"]).arg(&module).arg(source).output();
+    if !clang.is_ok_and(|built| built.status.success()) {
+        eprintln!("skipped: there is no clang with wasi-libc");
+        return;
+    }
+    let node = lab.group("words", &examples().join("wordcount"));
+    let module = module.display().to_string();
+    let run =
+        ["run", &node, "--executor", "wasi", "--module", &module, "-o", "json", "--", "tally", "count.awk"];
+    let text = fs::read_to_string(examples().join("wordcount/count.awk")).unwrap();
+    let (lines, words) = (text.lines().count(), text.split_whitespace().count());
+    let tally = format!("{lines} {words} {} count.awk\n", text.len());
+    let made = id(&lab.json(run)["node"], "node_id");
+    assert_eq!(String::from_utf8(lab.cat(&made, "tally.txt")).unwrap(), tally);
+    let attempt = lab.activate(&made);
+    assert_eq!(lab.sh(&attempt, "cat tally.txt && echo more >> tally.txt"), tally);
+    let last = lab.suspend(&attempt);
+    assert_eq!(String::from_utf8(lab.cat(&last, "tally.txt")).unwrap(), format!("{tally}more\n"));
 }
