@@ -121,7 +121,7 @@ impl WasiSandbox {
         let is_pinned = !name.contains('/') && self.pinned(name).is_some();
         let program = match is_pinned {
             true => None,
-            false => Some(self.view.program(&cwd, name).ok_or_else(|| SpawnError::NotFound(name.clone()))?),
+            false => Some(self.view.program(&cwd, name).ok_or_else(|| not_found(name))?),
         };
         Ok(Exec { number: self.next.fetch_add(1, Ordering::Relaxed), argv, env, cwd, program })
     }
@@ -229,9 +229,15 @@ pub(crate) fn unexpected(answer: &Answer) -> ExecutorError {
     ExecutorError::Lost { what: format!("the attempt's host answered out of turn: {answer:.200?}") }
 }
 
+fn not_found(name: &str) -> SpawnError {
+    SpawnError::NotFound(format!(
+        "{name} (a program is a WebAssembly module: one of --module by its name, or a path of the tree)"
+    ))
+}
+
 fn refused(refusal: Refusal, name: &str) -> SpawnError {
     match refusal {
-        Refusal::NotFound => SpawnError::NotFound(name.to_owned()),
+        Refusal::NotFound => not_found(name),
         Refusal::NotExecutable(why) => SpawnError::NotExecutable(format!("{name}: {why}")),
         Refusal::BadCwd(why) => SpawnError::BadCwd(why),
         Refusal::TooMany => SpawnError::PidsLimit,

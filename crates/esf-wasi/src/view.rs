@@ -3,7 +3,7 @@
 //! machine; it may still hold `..` and pass through links, which the union resolves inside the tree.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use esf_core::environment::{Environment, Preopen};
@@ -84,16 +84,35 @@ impl View {
         let mut at = PathBuf::from(&self.workspace);
         at.extend(environment.cwd.as_deref().map(Path::new).into_iter().chain(own));
         let bad = |why: &str| SpawnError::BadCwd(format!("{}: {why}", at.display()));
-        let path = self.in_tree(&at).ok_or_else(|| bad(&format!("it is not in {}", self.workspace)))?;
+        let asked = own.is_some() || environment.cwd.is_some();
+        let path = self.as_named(&at).or_else(|| self.in_tree(&at));
+        let path = path.ok_or_else(|| bad(&format!("it is not in {}, nor in a preopen", self.workspace)))?;
+        if !asked && self.covering(&path).is_none() {
+            // Nobody asked for the workspace, and it is not given: what is given first will do.
+            let first = &self.preopens[0];
+            return Ok(Cwd { path: first.path.clone().into_bytes(), at: first.at.clone(), asked });
+        }
         let text = at.to_str().filter(|text| !text.contains('\0'));
         let text = text.ok_or_else(|| bad("guests have names of UTF-8 only"))?;
-        Ok(Cwd { path, at: text.to_owned(), asked: own.is_some() || environment.cwd.is_some() })
+        Ok(Cwd { path, at: text.to_owned(), asked })
+    }
+
+    /// The path in the tree of what a guest calls by an absolute path; nothing when it is in no preopen.
+    fn as_named(&self, path: &Path) -> Option<Vec<u8>> {
+        let rest = |preopen: &Preopen| {
+            let rest = path.strip_prefix(&preopen.at).ok()?;
+            let path = Path::new(&preopen.path);
+            let inside = if rest.as_os_str().is_empty() { path.to_owned() } else { path.join(rest) };
+            Some((rest.as_os_str().len(), inside))
+        };
+        let (_, path) = self.preopens.iter().filter_map(rest).min_by_key(|(left, _)| *left)?;
+        Some(path.into_os_string().into_vec())
     }
 
     /// Where in the tree a program named `name` is looked for from `cwd`; nothing when it is outside.
     pub(crate) fn program(&self, cwd: &Cwd, name: &str) -> Option<Vec<u8>> {
         if name.starts_with('/') {
-            return self.in_tree(Path::new(name));
+            return self.as_named(Path::new(name)).or_else(|| self.in_tree(Path::new(name)));
         }
         let here = Path::new(OsStr::from_bytes(&cwd.path));
         Some(here.join(name).into_os_string().as_bytes().to_vec())
@@ -189,6 +208,22 @@ mod tests {
         assert_eq!(view.program(&below, "../tool").expect("relative"), b"a/b/../tool");
         assert_eq!(view.program(&below, "/w/bin/tool").expect("absolute"), b"bin/tool");
         assert_eq!(view.program(&below, "/bin/tool"), None);
+    }
+
+    #[test]
+    fn a_command_starts_where_a_preopen_is_called() {
+        let environment = with("/w", vec![preopen("src", "/data"), preopen("src/deep", "/data/deep")]);
+        let view = View::new(&environment).expect("a view");
+        let cwd = |own: Option<&str>| {
+            let cwd = view.cwd(&environment, own.map(Path::new)).expect("a directory");
+            (String::from_utf8(cwd.path).expect("text"), cwd.at)
+        };
+        let is = |path: &str, at: &str| (path.to_owned(), at.to_owned());
+        assert_eq!(cwd(Some("/data/x")), is("src/x", "/data/x"));
+        assert_eq!(cwd(Some("/data/deep")), is("src/deep", "/data/deep"));
+        assert_eq!(cwd(Some("/w/src")), is("src", "/w/src"));
+        assert_eq!(cwd(None), is("src", "/data"), "the workspace itself is not given");
+        assert!(view.cwd(&environment, Some(Path::new("/elsewhere"))).is_err());
     }
 
     #[test]

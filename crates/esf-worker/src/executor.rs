@@ -353,7 +353,7 @@ impl ExecutorError {
     pub fn problem(&self) -> Problem {
         let text = self.to_string();
         match self {
-            Self::Unsupported { what, expected } => Problem::new(Class::Usage, "not_supported", text)
+            Self::Unsupported { what, expected } => Problem::new(Class::Refused, "not_supported", text)
                 .expected(expected)
                 .found(what)
                 .remedy("choose what the executor offers; `esf doctor` lists it"),

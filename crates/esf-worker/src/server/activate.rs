@@ -93,7 +93,7 @@ impl Worker {
         let old = self.graph().attempt(request.attempt).map_err(|error| error.problem())?;
         if old.purpose == Purpose::Evaluate {
             return Err(Problem::new(
-                Class::Usage,
+                Class::Refused,
                 "not_supported",
                 "an evaluator's run is not retried by itself",
             )

@@ -215,6 +215,8 @@ impl Worker {
             Ok(running) => running,
             Err(error) => return self.spawn_failed(live, prepared, &error, fresh, begun),
         };
+        // A time-out is the command's own: what it took to get it started, a compilation perhaps, is not counted.
+        let begun = Instant::now();
         let argv = prepared.record.argv.clone();
         let command = Arc::new(Command::new(exec_id, argv, running, fresh));
         live.add(Arc::clone(&command));

@@ -200,7 +200,7 @@ impl Worker {
     fn executor(&self, name: &str) -> Result<&Arc<dyn Executor>, Problem> {
         self.executors.iter().find(|executor| executor.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.executors.iter().map(|executor| executor.name()).collect();
-            Problem::new(Class::Usage, "not_supported", format!("this build has no executor {name}"))
+            Problem::new(Class::Refused, "not_supported", format!("this build has no executor {name}"))
                 .expected(names.join(", "))
                 .found(name)
         })

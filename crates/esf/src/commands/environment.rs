@@ -2,6 +2,7 @@
 //! said. What this build cannot do is refused here, before anything is recorded.
 
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use esf_core::environment::{Base, Bind, Environment, ExecutorKind, Network, PinnedModule, Preopen};
@@ -167,7 +168,10 @@ fn module(store: &Store, node: &Node, text: &str) -> Result<Module, Problem> {
         }
         None => {
             let path = Path::new(text);
-            (path, File::open(path).map_err(|error| io_problem("open", path, &error))?)
+            // Looking at a fifo must not wait for whoever might write to it.
+            let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+            let file = File::options().read(true).custom_flags(nonblocking).open(path);
+            (path, file.map_err(|error| io_problem("open", path, &error))?)
         }
     };
     let name = path.file_name().and_then(|name| name.to_str());
@@ -181,7 +185,9 @@ fn module(store: &Store, node: &Node, text: &str) -> Result<Module, Problem> {
 
 /// `PATH[:AT][:ro|rw]`; without AT it is where it would be if all of the tree were given.
 fn preopen(text: &str, workspace: &str) -> Result<Preopen, Problem> {
-    let bad = || usage("--preopen", "PATH[:AT][:ro|rw], PATH in the tree, AT as the guest calls it", text);
+    let bad = || {
+        usage("--preopen", "PATH[:AT][:ro|rw], PATH in the tree, AT absolute, as the guest calls it", text)
+    };
     let (rest, write) = match text.rsplit_once(':') {
         Some((rest, "ro")) => (rest, false),
         Some((rest, "rw")) => (rest, true),
@@ -191,8 +197,8 @@ fn preopen(text: &str, workspace: &str) -> Result<Preopen, Problem> {
     let path = path.trim_start_matches("./").trim_matches('/');
     let path = if path == "." { "" } else { path };
     let at = match at {
-        Some("") => return Err(bad()),
-        Some(at) if at.contains(':') => return Err(bad()),
+        // What looks like a mistyped mode must not become a name, and be writable.
+        Some(at) if !at.starts_with('/') || at.contains(':') => return Err(bad()),
         Some(at) => at.to_owned(),
         None if path.is_empty() => workspace.to_owned(),
         None => format!("{}/{path}", workspace.trim_end_matches('/')),
@@ -267,11 +273,13 @@ mod tests {
         is("src", "src", "/workspace/src", true);
         is("src:ro", "src", "/workspace/src", false);
         is("./a/b/:/data", "a/b", "/data", true);
-        is("a:b:rw", "a", "b", true);
+        is("a:/b:rw", "a", "/b", true);
         is(".", "", "/workspace", true);
         is("/", "", "/workspace", true);
         is(":/all:ro", "", "/all", false);
-        assert_eq!((parsed("a::ro"), parsed("a:b:c")), (None, None));
+        for text in ["a::ro", "a:/b:c", "a:b:c", "a:rx", "a:b"] {
+            assert_eq!(parsed(text), None, "{text}");
+        }
     }
 
     fn asked(options: ActivateOptions) -> Result<Environment, Problem> {

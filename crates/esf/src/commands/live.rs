@@ -44,9 +44,23 @@ pub(super) fn bring_up(
         extra: Extra::default(),
     };
     client.set_cancel(exec::interrupts()?);
+    let told = (!modules.is_empty()).then(tell_of_compiling);
     let activated = client.activate(request, &mut waiting);
-    drop(modules);
+    drop((told, modules));
     activated
+}
+
+/// Says what is being done unless what is returned is dropped within a second.
+fn tell_of_compiling() -> std::sync::mpsc::Sender<()> {
+    let (done, over) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        if over.recv_timeout(std::time::Duration::from_secs(1))
+            == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
+            eprintln!("esf: compiling for the first use; what is compiled is kept");
+        }
+    });
+    done
 }
 
 /// Tells that an attempt waits.
