@@ -6,11 +6,16 @@ mod concurrency;
 mod durability;
 mod examples;
 mod executors_page;
+mod generated;
+mod guests;
 mod overlay;
 mod processes;
 mod quickstart;
 mod support;
 mod wasi;
+mod wasi_equivalence;
+mod wasi_guests;
+mod wasi_hostile;
 
 #[cfg(feature = "failpoints")]
 mod crash;

@@ -175,7 +175,9 @@ static int put(int how) {
 static int cat(void) {
     static char bytes[MOST];
     int file = open_at(at, word[1], O_RDONLY);
+    struct stat stat;
     if (file < 0) return -1;
+    if (!fstat(file, &stat) && S_ISDIR(stat.st_mode)) return close(file), errno = EISDIR, -1;
     ssize_t count = read(file, bytes, sizeof bytes);
     int error = errno;
     close(file);
