@@ -218,7 +218,7 @@ fn forge(dir: &Path) {
     check(&stack, &[base]);
     // What its user may not read of somebody's directory is named; archives have no such file.
     fs::write(dir.join("plain/secret"), "x").expect("write");
-    fs::set_permissions(dir.join("plain/secret"), fs::Permissions::from_mode(0)).expect("chmod");
+    fs::set_permissions(dir.join("plain/secret"), fs::Permissions::from_mode(0o000)).expect("chmod");
     let refused = stack.import_directory(&dir.join("plain"), &options(false), &()).expect_err("unreadable");
     assert_eq!(refused.problem().code, "permission_denied");
     assert!(refused.to_string().contains("secret"), "{refused}");

@@ -80,7 +80,6 @@ mod linux {
     pub(super) fn capabilities() -> io::Result<()> {
         let kept = CapabilitySet::CHOWN
             | CapabilitySet::DAC_OVERRIDE
-            | CapabilitySet::DAC_READ_SEARCH
             | CapabilitySet::FOWNER
             | CapabilitySet::FSETID
             | CapabilitySet::SETFCAP
@@ -154,12 +153,16 @@ mod linux {
         libc::SYS_semget, libc::SYS_mq_open,
     ];
 
+    /// Newer than the library's list of names: the same number everywhere.
+    const OPEN_TREE_ATTR: i64 = 467;
+
     /// Calls of one architecture only.
     #[cfg(target_arch = "x86_64")]
     const REFUSED_HERE: &[i64] = &[
         libc::SYS_fork,
         libc::SYS_vfork,
         libc::SYS_iopl,
+        libc::SYS_mknod,
         libc::SYS_ioperm,
         libc::SYS_modify_ldt,
         libc::SYS_uselib,
@@ -173,14 +176,20 @@ mod linux {
         let Ok(here) = TargetArch::try_from(std::env::consts::ARCH) else {
             return Ok(vec!["a filter of system calls: there is none for this processor".to_owned()]);
         };
-        let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
-            REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
+        let mut refused: BTreeMap<i64, Vec<SeccompRule>> = REFUSED
+            .iter()
+            .chain(REFUSED_HERE)
+            .chain(&[OPEN_TREE_ATTR])
+            .map(|call| (*call, Vec::new()))
+            .collect();
         let rule = |argument, operator, value| {
             let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value);
             SeccompRule::new(vec![condition.map_err(|error| failed(&error))?]).map_err(|error| failed(&error))
         };
         let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
         refused.insert(libc::SYS_clone, vec![rule(0, SeccompCmpOp::MaskedEq(thread), 0)?]);
+        // The mark of a removed name is the only device there is to make.
+        refused.insert(libc::SYS_mknodat, vec![rule(3, SeccompCmpOp::Ne, 0)?]);
         // Of itself only: its own limits, and the signal of its own abort.
         let own = u64::from(std::process::id());
         refused.insert(libc::SYS_prlimit64, vec![rule(0, SeccompCmpOp::Ne, 0)?]);
@@ -266,6 +275,9 @@ mod tests {
             fs::rename(top.join("work/new"), top.join("upper/new")).expect("and moved");
             let path = top.join("upper/whiteout");
             mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout is made");
+            let device = rustix::fs::makedev(1, 1);
+            let made = mknodat(CWD, top.join("upper/mem"), FileType::CharacterDevice, Mode::empty(), device);
+            assert_eq!(made, Err(rustix::io::Errno::PERM), "and no other device");
             assert_eq!(kind(fs::read(top.join("upper/link"))), denied, "a link leads nowhere else");
             for path in ["/etc/passwd", "/proc/self/environ", "/dev/null"] {
                 assert_eq!(kind(fs::read(path)), denied, "{path}");

@@ -27,7 +27,7 @@ const HOST_STACK: usize = 1 << 20;
 const TRAP_FRAMES: usize = 16;
 
 /// How a preview 1 module is adapted ([`super::preview1`]); counted up when that changes.
-const ADAPTATION: &str = "proc-exit-1";
+const ADAPTATION: &str = "proc-exit-1 own-heap-1";
 
 /// The settings below in words: a part of [`identity`]. Written by hand, beside what it describes.
 const SETTINGS: &str = "stack=8388608 simd relaxed-simd-deterministic bulk-memory reference-types multi-value \

@@ -10,6 +10,7 @@ mod cancel;
 mod compile;
 mod config;
 mod filesystem;
+mod heap;
 mod io;
 mod limits;
 mod module;

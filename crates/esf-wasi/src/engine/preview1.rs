@@ -2,7 +2,8 @@
 //!
 //! One import is changed first: the adapter knows only success and failure, so that `proc_exit(7)` would end
 //! with 1. The import is renamed to `wasi:cli/exit`'s `exit-with-code`, which has the same core signature, so
-//! the exact code arrives. The rest of the module stays byte for byte what it was.
+//! the exact code arrives. And the module is kept off the adapter's part of its memory ([`super::heap`]).
+//! The rest of the module stays byte for byte what it was.
 
 use std::borrow::Cow;
 
@@ -14,6 +15,7 @@ use wasmparser::{ExternalKind, ImportSectionReader, Imports, Parser, Payload};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
+use super::heap;
 use super::module::{ModuleError, NAMES, listed};
 
 const PROC_EXIT: &str = "proc_exit";
@@ -49,6 +51,7 @@ pub(super) fn adapt(bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
     let outline = outline(bytes)?;
     check_imports(&outline.imports)?;
     check_exports(&outline)?;
+    let bytes = &*heap::own(bytes)?;
     let exits = outline.imports.iter().any(|(_, name)| name == PROC_EXIT);
     let module = if exits { Cow::Owned(with_exact_exit(bytes)?) } else { Cow::Borrowed(bytes) };
     ComponentEncoder::default()

@@ -94,7 +94,8 @@ impl Worker {
             // Somebody else ended it while this waited for its turn; with the same key, by the same seal.
             return match self.sealed_before(live.id(), meta, sealing)? {
                 Some(reply) => Ok(reply),
-                None => Err(self.live_or_problem(live.id()).err().unwrap_or_else(|| ended(live.id()))),
+                // It was lost meanwhile, perhaps: then its delta is what is to be sealed.
+                None => self.salvage(live.id(), meta, sealing),
             };
         }
         if !live.attempt.purpose.has_draft() {
@@ -429,10 +430,6 @@ fn stale(attempt: &Attempt) -> Problem {
     Problem::new(Class::Conflict, "stale", format!("{} came too late: {detail}", attempt.attempt_id))
         .expected("a draft that is not sealed yet")
         .remedy("its delta is kept until it is released; fork the sealed node to go on")
-}
-
-fn ended(attempt: AttemptId) -> Problem {
-    Problem::new(Class::Conflict, "not_active", format!("{attempt} has ended"))
 }
 
 /// Whether a refused seal ended the attempt: it lost the race, or its lease.

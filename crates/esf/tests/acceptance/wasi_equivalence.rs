@@ -338,13 +338,9 @@ fn p19_what_is_odd_is_sealed_soon_and_kept_or_named() {
     let grown = total(&lab.json(["df"])).saturating_sub(total(&before));
     assert!(grown < 32 << 20, "{grown} bytes for what is a few");
     let dump = lab.dump(&sealed);
-    for expected in [
-        " fifo 0644 ",
-        "/sparse file 0644 0 0 268435456 ",
-        "/.wh.new file ",
-        "/fifo2 fifo ",
-        "/setuid file ",
-    ] {
+    for expected in
+        [" fifo 0644 ", "/sparse file 0644 0 0 268435456 ", "/.wh.new file ", "/fifo2 fifo ", "/setuid file "]
+    {
         assert!(dump.lines().any(|line| line.contains(expected)), "{expected} is not in\n{dump}");
     }
     assert!(!dump.contains("/.wh.lower"), "{dump}");

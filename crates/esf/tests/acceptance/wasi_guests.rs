@@ -26,6 +26,19 @@ fn exec(lab: &Lab, attempt: &str, options: &[&str], command: &[&str]) -> serde_j
     parsed(&output)
 }
 
+/// Debian's wasi-libc takes all memory that is there for its heap, the adapter's part too if it sees it.
+#[test]
+fn a_large_heap_and_the_adapter_leave_each_other_alone() {
+    let guests = needs_guests!();
+    let (lab, attempt) = live(&guests, &["basic"], &[]);
+    for size in [1 << 10, 60_000, 1 << 17, 1_000_000, 64 << 20] {
+        let told = lab.text(["exec", &attempt, "--", "basic", "heap", &size.to_string()]);
+        assert_eq!(told, "call 0\ncall 1\ncall 2\n", "{size}");
+        let written = lab.output(["cp", &format!("{attempt}:/workspace/heap"), "-"]);
+        assert!(written.stdout.len() == size && written.stdout.iter().all(|byte| *byte == 7), "{size}");
+    }
+}
+
 #[test]
 fn a_program_gets_its_words_variables_and_streams() {
     let guests = needs_guests!();

@@ -80,6 +80,21 @@ static int now(void) {
     return 0;
 }
 
+/* A heap of that many bytes, all written; then calls of the host, which keep theirs elsewhere. */
+static int heap(size_t size) {
+    char *bytes = malloc(size);
+    if (!bytes) return 1;
+    memset(bytes, 7, size);
+    for (int i = 0; i < 3; i++) {
+        printf("call %d\n", i);
+        fflush(stdout);
+    }
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] != 7) return printf("byte %zu was overwritten\n", i), 1;
+    FILE *file = fopen("heap", "w");
+    return !file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0;
+}
+
 int main(int count, char **list) {
     const char *what = count > 1 ? list[1] : "hello", *first = count > 2 ? list[2] : "0";
     const char *second = count > 3 ? list[3] : "0";
@@ -93,6 +108,7 @@ int main(int count, char **list) {
     if (!strcmp(what, "three")) return three();
     if (!strcmp(what, "sleep")) return nap(atof(first));
     if (!strcmp(what, "both")) return both();
+    if (!strcmp(what, "heap")) return heap((size_t)atoll(first));
     if (!strcmp(what, "now")) return now();
     fprintf(stderr, "unknown: %s\n", what);
     return 2;
