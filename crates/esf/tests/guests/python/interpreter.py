@@ -12,8 +12,8 @@ from wit_world import exports
 from wit_world.imports import monotonic_clock, poll, preopens, streams, types
 
 # Modules that scripts use: what is imported now is in the component, its library is not at hand later.
-import base64, collections, dataclasses, functools, hashlib, itertools, json, math, pathlib, pkgutil, random, re
-import shutil, stat, string, struct, textwrap, time, traceback, unittest
+import argparse, base64, collections, dataclasses, functools, hashlib, itertools, json, math, pathlib
+import gettext, locale, pkgutil, random, re, shutil, stat, string, struct, textwrap, time, traceback, unittest
 
 
 class Run(exports.Run):
