@@ -93,7 +93,7 @@ pub(super) fn suspend(context: &Context, arguments: &args::Suspend) -> Result<Re
     };
     let reply = context.worker()?.suspend(request)?;
     for path in &reply.changed.skipped {
-        eprintln!("esf: a socket cannot be kept and was left out: {}", crate::output::printable(path));
+        eprintln!("esf: not kept: {}", crate::output::printable(path));
     }
     let shown = show::nodes(std::slice::from_ref(&reply.node));
     Ok(Reply { value: json!({ "node": reply.node, "changed": reply.changed }), ..shown })
