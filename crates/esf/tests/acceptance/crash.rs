@@ -8,6 +8,7 @@ use std::process::Output;
 
 use crate::needs_root;
 use crate::support::*;
+use crate::wasi::{NOBODY, as_nobody, take_over};
 
 const FAILPOINTS: &str = "ESF_FAILPOINTS";
 
@@ -80,7 +81,31 @@ fn crash_at(boundary: &str, action: &str) -> bool {
         assert_sound(&lab, &armed);
     }
     assert_eq!(std::fs::read(lab.path("exported").join("keep")).unwrap(), b"newer\n", "{armed}");
-    reached
+    reached || hand_over(&armed)
+}
+
+/// A user's store that was given to root: its carriers are converted when they are first mounted; true
+/// when the boundary was reached.
+fn hand_over(armed: &str) -> bool {
+    let mut lab = Lab::new();
+    let tree = lab.tree("t", "echo a > a; chmod 4755 a; mkdir d; mkfifo d/pipe");
+    for path in [tree.parent().unwrap(), &tree] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let create = ["-o", "json", "group", "create", "g", "--from", tree.to_str().unwrap()];
+    let created = as_nobody(lab.esf(create)).output().unwrap();
+    let base = id(&parsed(&created)["group"], "canonical_node_id");
+    take_over(lab.store());
+    let dump = lab.dump(&base);
+    let draft = lab.fork(&base);
+    let (attempt, crashed) = armed_worker(&mut lab, armed, &draft);
+    // An attempt that failed with its worker stays failed; the next one finds the store whole.
+    let attempt = if crashed { lab.activate(&base) } else { attempt };
+    assert_eq!(lab.sh(&attempt, "cat a && ls d"), "a\npipe\n", "{armed}");
+    let sealed = lab.suspend(&attempt);
+    assert_eq!(lab.dump(&sealed), dump, "{armed}");
+    assert_sound(&lab, armed);
+    crashed
 }
 
 /// A worker that dies with a seal to settle and an attempt to end, and a recovery of that which

@@ -14,7 +14,7 @@ use crate::support::*;
 mod programs;
 
 /// Somebody without any privilege, and with no processes of her own on a machine that runs tests.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// A lab with a tree that has a bit of everything, and its node.
 fn lab() -> (Lab, String) {
@@ -267,7 +267,7 @@ fn doctor_describes_both_executors() {
 }
 
 /// The same command as somebody without privilege.
-fn as_nobody(mut command: Command) -> Command {
+pub(crate) fn as_nobody(mut command: Command) -> Command {
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
@@ -341,7 +341,7 @@ fn no_privilege_is_needed() {
 }
 
 /// Gives a user's store to root, as `chown -R` does.
-fn take_over(store: &std::path::Path) {
+pub(crate) fn take_over(store: &std::path::Path) {
     let done = Command::new("chown").args(["-R", "-h", "0:0"]).arg(store).status().unwrap();
     assert!(done.success());
 }
