@@ -27,10 +27,9 @@ fn round(lab: &Lab, guests: &Guests, on: On, node: &str, script: &str) -> (Strin
     (answers, sealed)
 }
 
-/// Roots for the generated trees: five unless `ESF_ROUNDS` asks for more; CI's long lane has fifty of 200.
+/// Roots for the generated trees: five unless `ESF_ROOTS` asks for more.
 fn roots() -> u64 {
-    let rounds = std::env::var("ESF_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100u64);
-    (rounds / 20).max(1)
+    std::env::var("ESF_ROOTS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
 }
 
 /// Each root holds 200 generated trees and lives through four seals, by one executor and the other in turn.
