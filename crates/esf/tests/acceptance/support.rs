@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -159,6 +160,25 @@ impl Lab {
     #[track_caller]
     pub(crate) fn sh(&self, attempt: &str, script: &str) -> String {
         self.text(["exec", attempt, "--", "sh", "-c", script])
+    }
+
+    /// Sends ten megabytes to a command that copies its input, and asserts that all of them come back.
+    #[track_caller]
+    pub(crate) fn ten_megabytes_come_back(&self, attempt: &str, copy: &[&str]) {
+        let sent: Vec<u8> = (0..10u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut command = self.esf(["exec", attempt, "-i", "--"].iter().chain(copy));
+        command.stdin(Stdio::piped());
+        let mut cat = Running::start(command);
+        let mut stdin = cat.stdin();
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                stdin.write_all(&sent).unwrap();
+                drop(stdin);
+            });
+            cat.wait()
+        });
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.stdout == sent, "{} bytes came back", output.stdout.len());
     }
 
     #[track_caller]

@@ -178,20 +178,7 @@ fn p14_bytes_come_as_they_are() {
 fn p17_ten_megabytes_of_input_come_back() {
     let guests = needs_guests!();
     let (lab, attempt) = live(&guests, &["basic"], &[]);
-    let sent: Vec<u8> = (0..10u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let mut command = lab.esf(["exec", &attempt, "-i", "--", "basic.wasm", "cat"]);
-    command.stdin(Stdio::piped());
-    let mut cat = Running::start(command);
-    let mut stdin = cat.stdin();
-    let output = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            stdin.write_all(&sent).unwrap();
-            drop(stdin);
-        });
-        cat.wait()
-    });
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.stdout == sent, "{} bytes came back", output.stdout.len());
+    lab.ten_megabytes_come_back(&attempt, &["basic.wasm", "cat"]);
     assert_eq!(lab.text(["exec", &attempt, "--", "basic.wasm", "cat"]), "", "without -i there is none");
 }
 
