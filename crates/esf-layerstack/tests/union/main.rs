@@ -4,7 +4,6 @@
 //! `PROPTEST_CASES` says how many trees are tried.
 
 mod kernel;
-mod measure;
 mod ops;
 #[path = "../support/mod.rs"]
 mod support;

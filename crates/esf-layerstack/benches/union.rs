@@ -1,5 +1,8 @@
-//! What the union costs beside the kernel, in one run with interleaved samples. Ignored: figures, not a
-//! check; worth reading from an optimised build only.
+//! What the union costs beside the kernel, in one run with interleaved samples: `cargo bench -p esf-layerstack
+//! --bench union`. `esf bench wasi` has the same through a guest.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -100,16 +103,14 @@ fn walk(union: &Union, dir: &Dir) -> usize {
     seen
 }
 
-#[test]
-#[ignore = "a measurement"]
-fn measure_against_the_kernel() {
+fn main() {
     const FILES: usize = 10_000;
     let dir = tempfile::tempdir().expect("temporary directory");
     let union = layers(dir.path(), FILES);
     let root = union.root();
     let plain = tempfile::tempdir().expect("temporary directory");
     let script = format!("cp -a {0}/0/. . && cp -a {0}/1/. .", dir.path().display());
-    super::support::shell(plain.path(), &script);
+    support::shell(plain.path(), &script);
     let top = OwnedFd::from(std::fs::File::open(plain.path()).expect("open"));
     let path = |n: usize| format!("d{}/f{n}", n / 2 % 100);
     let paths: Vec<_> = (0..FILES).map(|n| path(n * 7919 % FILES)).collect();
