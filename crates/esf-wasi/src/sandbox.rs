@@ -169,7 +169,10 @@ impl Sandbox for WasiSandbox {
             },
         };
         tracing::debug!(attempt = %self.attempt, program = name, module = %artefact.module, "a guest is to start");
-        channel.send(&Run { key: artefact.key.clone() }, &[artefact.file.as_fd()]).map_err(lost)?;
+        // It may have refused the command already.
+        channel
+            .send_unless_answered(&Run { key: artefact.key.clone() }, &[artefact.file.as_fd()])
+            .map_err(lost)?;
         match self.child.answer(&channel).map_err(lost)?.0 {
             Answer::Started => {
                 let child = Arc::clone(&self.child);

@@ -6,7 +6,7 @@
 //! has a socket of its own, handed over by an order, so that nobody waits for anybody else's answer.
 //! A message is its length (4 bytes, little endian), its kind (1 byte: JSON or plain bytes), its body.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -212,6 +212,21 @@ impl Channel {
         self.put(JSON, &serde_json::to_vec(value).map_err(io::Error::other)?, descriptors)
     }
 
+    /// Sends a value to a peer that may have given its last answer before it heard this, and have gone:
+    /// then the answer waits at this end, and is told by it and not by the sending.
+    pub(crate) fn send_unless_answered<T: Serialize>(
+        &self,
+        value: &T,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        match self.send(value, descriptors) {
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                Ok(())
+            }
+            sent => sent,
+        }
+    }
+
     /// Sends plain bytes.
     pub(crate) fn send_plain(&self, bytes: &[u8]) -> io::Result<()> {
         self.put(PLAIN, bytes, &[])
@@ -354,6 +369,17 @@ mod tests {
 
     fn soon() -> Option<Instant> {
         Some(Instant::now() + Duration::from_secs(10))
+    }
+
+    #[test]
+    fn an_answer_given_early_is_still_heard() {
+        let (one, other) = Channel::pair().expect("a pair");
+        other.send(&Answer::Refused(Refusal::TooMany), &[]).expect("answers");
+        drop(other);
+        one.send(&Run { key: String::new() }, &[]).expect_err("nobody is there");
+        one.send_unless_answered(&Run { key: String::new() }, &[]).expect("the answer counts");
+        let (answer, _) = one.expect::<Answer>(LARGEST_ANSWER, soon()).expect("comes");
+        assert!(matches!(answer, Answer::Refused(Refusal::TooMany)), "{answer:?}");
     }
 
     #[test]

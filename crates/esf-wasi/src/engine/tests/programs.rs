@@ -157,7 +157,12 @@ fn engines_and_guests_need_no_file_of_the_host() {
     let name = "engine::tests::programs::engines_and_guests_need_no_file_of_the_host";
     if std::env::var_os("ESF_TEST_CONFINED").is_none() {
         let mut child = std::process::Command::new("/proc/self/exe");
-        let child = child.args(["--exact", name, "--nocapture"]).env("ESF_TEST_CONFINED", "1");
+        // What the child makes it cannot remove any more.
+        let place = tempfile::tempdir().unwrap();
+        child
+            .args(["--exact", name, "--nocapture"])
+            .env("ESF_TEST_CONFINED", "1")
+            .env("TMPDIR", place.path());
         let output = child.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         return;
@@ -178,6 +183,5 @@ fn engines_and_guests_need_no_file_of_the_host() {
     let mut all = String::new();
     out.read_to_string(&mut all).unwrap();
     assert_eq!(all, "hello\n");
-    // What was made before cannot be removed any more; it lies in the system's directory of temporary files.
     std::process::exit(0);
 }
