@@ -156,6 +156,10 @@ id_types! {
     LeaseId = "lse_";
     /// Names a resident worker.
     WorkerId = "wrk_";
+    /// Names a tree search.
+    SearchId = "sea_";
+    /// Names one rollout of a search: a selected path and what came of it.
+    RolloutId = "rol_";
 }
 
 #[cfg(test)]

@@ -15,13 +15,16 @@ pub mod ops;
 pub mod policy;
 pub mod problem;
 pub mod record;
+pub mod search;
 pub mod state;
 pub mod time;
 pub mod units;
 
 pub use digest::{AttrsId, BlobId, Digest, EnvironmentDigest, PolicyDigest, RootId, StateId, TreeId};
 pub use failure::FailureClass;
-pub use id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, StoreId, WorkerId};
+pub use id::{
+    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId, StoreId, WorkerId,
+};
 pub use name::Name;
 pub use problem::{Class, Problem};
 pub use time::Timestamp;
