@@ -4,6 +4,10 @@
 
 pub mod evaluator;
 pub mod judge;
+pub mod picture;
+mod picture_layout;
+pub mod proposer;
+pub mod proposer_talk;
 
 pub use evaluator::{Evaluator, InvalidEvaluator};
 pub use judge::{Judgement, Outcome, judge};
