@@ -22,7 +22,7 @@ pub struct Config {
     pub first_play: FirstPlay,
     /// How values are brought to one scale before they are compared.
     pub normalize: Normalize,
-    /// What a rollout in flight is taken to have brought, in the scale of values, from the mover's view: subtracted.
+    /// What a rollout in flight is taken to have lost the mover, on the scale on which values are compared.
     pub virtual_loss: f64,
     /// How many actions a position may have by its visits; all that are proposed when absent.
     pub widening: Option<Widening>,
@@ -36,6 +36,8 @@ pub struct Config {
     pub best_value: Option<f64>,
     /// Positions at this depth are not expanded.
     pub max_depth: Option<u32>,
+    /// Whether the first rollout is an evaluation of the root itself, before anything is chosen.
+    pub evaluate_root: bool,
     /// How often an edge is tried again after a failure that may pass.
     pub edge_retries: u32,
     /// What may be spent.
@@ -53,7 +55,7 @@ pub struct Config {
 impl Default for Config {
     /// PUCT with c 1.25, one value, no discount, the parent's value for untried edges, values normalised
     /// among siblings, a virtual loss of 1, no widening, no transpositions, means, terminal solving of
-    /// exact values, two retries, no budget, ties to the lowest ordinal.
+    /// exact values, an evaluated root, two retries, no budget, ties to the lowest ordinal.
     fn default() -> Self {
         Self {
             policy: Policy::Puct { c: 1.25, own_visit: false },
@@ -69,6 +71,7 @@ impl Default for Config {
             solve: Solve::Terminal,
             best_value: None,
             max_depth: None,
+            evaluate_root: true,
             edge_retries: 2,
             budget: Budget::default(),
             stop: Stop::default(),
@@ -129,12 +132,12 @@ pub enum Objective {
 pub enum FirstPlay {
     /// Its position's value less so much.
     Parent {
-        /// How much.
+        /// How much, on the scale on which values are compared.
         reduction: f64,
     },
     /// So much.
     Value {
-        /// How much.
+        /// The value, before it is brought to that scale.
         value: f64,
     },
     /// The least of what it is compared with (mctx).

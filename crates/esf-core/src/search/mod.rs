@@ -5,11 +5,21 @@
 //! and Q among it, is recomputed from them along one path, so repetition and reordering change nothing
 //! (the form of KataGo's `docs/GraphSearch.md`). Statistics never enter a manifest.
 
+mod check;
 pub mod config;
 pub mod record;
+pub mod rules;
+mod score;
+pub mod select;
+pub mod tree;
+pub mod visit;
 
+pub use check::BadConfig;
 pub use config::Config;
 pub use record::{
     Candidate, Candidates, Edge, EdgeNumber, EdgeStats, EdgeStatus, Expansion, Position, PositionNumber,
     PositionStats, Rollout, RolloutStatus, Search, SearchStatus, Stage, Step, StopReason, Ticket, Void,
 };
+pub use rules::BestKind;
+pub use select::{Descent, Found, Start, descend};
+pub use tree::Tree;

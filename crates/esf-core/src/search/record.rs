@@ -160,7 +160,7 @@ pub struct PositionStats {
     pub terminal: bool,
     /// What is known of its actions.
     pub expansion: Expansion,
-    /// Rollouts in flight that wait for its actions.
+    /// Rollouts in flight that wait for its actions or, at the root, for its first value.
     pub asking: u32,
     /// Leaf values accepted for it.
     pub values: u64,
@@ -168,7 +168,7 @@ pub struct PositionStats {
     pub value: Vec<f64>,
     /// N: one for its own value, if it has one, and the visits of its edges.
     pub visits: u64,
-    /// Q: the mean value from here on; empty while there is none.
+    /// Q: the mean value from here on, or the proven one; empty while there is none.
     pub mean: Vec<f64>,
     /// Its value when no more search can change it.
     pub proven: Option<Vec<f64>>,
