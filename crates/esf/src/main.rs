@@ -5,6 +5,8 @@ mod args;
 mod bench;
 mod commands;
 mod context;
+mod evaluation;
+mod interrupt;
 mod output;
 mod progress;
 mod quickstart;

@@ -23,7 +23,7 @@ fn usage(option: &str, expected: &str, found: &str) -> Problem {
 }
 
 /// The environment that `options` ask for; `modules` are the programs they name.
-pub(super) fn environment(
+pub(crate) fn environment(
     default: &Environment,
     options: &ActivateOptions,
     modules: Vec<PinnedModule>,

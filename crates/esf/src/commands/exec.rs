@@ -2,11 +2,10 @@
 //! command first, so that nothing is lost.
 
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use esf_core::Problem;
 use esf_core::record::{Attempt, Node};
-use esf_core::{Class, Problem};
 use esf_worker::{
     ActivatePurpose, Client, DEFAULT_REPLY_WINDOW, ExecRequest, ExecResult, Stdin, SuspendReply,
     SuspendRequest,
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 use super::{find, live};
 use crate::args::{self, Format};
 use crate::context::Context;
+use crate::interrupt;
 use crate::output::{self, not_supported};
 
 /// How long `run` waits for a sandbox's worker to seal what an overdue command left, in milliseconds.
@@ -211,7 +211,7 @@ pub(super) fn pass_through(
 ) -> Result<(ExecResult, Captured), Problem> {
     let mut captured = Captured { stdout: Vec::new(), stderr: Vec::new() };
     let stdin = request.stdin.then(open_stdin).transpose()?;
-    client.set_cancel(interrupts()?);
+    client.set_cancel(interrupt::watch()?);
     let result = if context.format == Format::Table && !context.quiet {
         client.exec(request, stdin, &mut Patient(io::stdout()), &mut Patient(io::stderr()))
     } else if context.format == Format::Table {
@@ -220,19 +220,6 @@ pub(super) fn pass_through(
         client.exec(request, stdin, &mut captured.stdout, &mut captured.stderr)
     };
     result.map(|result| (result, captured))
-}
-
-/// A descriptor that becomes readable at SIGINT or SIGTERM.
-pub(super) fn interrupts() -> Result<OwnedFd, Problem> {
-    let failed = |error: io::Error| {
-        Problem::new(Class::Failure, "signals", format!("cannot watch for signals: {error}"))
-    };
-    let (read, write) = io::pipe().map_err(failed)?;
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let write = write.try_clone().map_err(failed)?;
-        signal_hook::low_level::pipe::register(signal, OwnedFd::from(write)).map_err(failed)?;
-    }
-    Ok(read.into())
 }
 
 fn open_stdin() -> Result<Stdin, Problem> {

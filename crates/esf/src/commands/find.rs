@@ -19,11 +19,11 @@ fn wrong_kind(expected: &str, text: &str) -> Problem {
         .found(text)
 }
 
-pub(super) fn reference(store: &Store, text: &str) -> Result<Ref, Problem> {
+pub(crate) fn reference(store: &Store, text: &str) -> Result<Ref, Problem> {
     resolve(store, text)
 }
 
-pub(super) fn group(store: &Store, text: &str) -> Result<Group, Problem> {
+pub(crate) fn group(store: &Store, text: &str) -> Result<Group, Problem> {
     match resolve(store, text)? {
         Ref::Group(id) => store.graph().group(id).map_err(|error| error.problem()),
         _ => Err(wrong_kind("a group", text)),
@@ -31,7 +31,7 @@ pub(super) fn group(store: &Store, text: &str) -> Result<Group, Problem> {
 }
 
 /// A node; a group's name alone stands for its canonical node.
-pub(super) fn node(store: &Store, text: &str) -> Result<Node, Problem> {
+pub(crate) fn node(store: &Store, text: &str) -> Result<Node, Problem> {
     let graph = store.graph();
     let id = match resolve(store, text)? {
         Ref::Node(id) => id,
@@ -74,7 +74,7 @@ pub(super) fn attempt(store: &Store, text: &str) -> Result<Attempt, Problem> {
 }
 
 /// The root that a sealed node has.
-pub(super) fn sealed_root(node: &Node) -> Result<RootPin, Problem> {
+pub(crate) fn sealed_root(node: &Node) -> Result<RootPin, Problem> {
     node.root().ok_or_else(|| {
         Problem::new(
             Class::Conflict,

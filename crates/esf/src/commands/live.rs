@@ -12,7 +12,7 @@ use esf_worker::executor::Extra;
 use esf_worker::{ActivatePurpose, ActivateRequest, Client, RetryRequest, SuspendRequest};
 use serde_json::{Value, json};
 
-use super::{environment, exec, find, show};
+use super::{environment, find, show};
 use crate::args;
 use crate::context::{Context, io_problem};
 use crate::output::{Reply, Table, not_supported, show_bytes};
@@ -43,7 +43,7 @@ pub(super) fn bring_up(
         purpose,
         extra: Extra::default(),
     };
-    client.set_cancel(exec::interrupts()?);
+    client.set_cancel(crate::interrupt::watch()?);
     let told = (!modules.is_empty()).then(tell_of_compiling);
     let activated = client.activate(request, &mut waiting);
     drop((told, modules));

@@ -2,15 +2,15 @@
 //! reply. The twelve operations first, what surrounds them after.
 
 mod doctor;
-mod environment;
+pub(crate) mod environment;
 mod evaluate;
 mod exec;
-mod find;
+pub(crate) mod find;
 mod graph;
 mod inspect;
 mod integrate;
 mod live;
-mod show;
+pub(crate) mod show;
 mod trees;
 mod upkeep;
 

@@ -8,11 +8,11 @@ use serde_json::json;
 use crate::output::{Reply, Table};
 
 /// An id cut to what one types: its prefix and twelve digits.
-pub(super) fn short(id: &impl Display) -> String {
+pub(crate) fn short(id: &impl Display) -> String {
     id.to_string().chars().take(16).collect()
 }
 
-pub(super) fn optional<T: Display>(value: &Option<T>) -> String {
+pub(crate) fn optional<T: Display>(value: &Option<T>) -> String {
     value.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)
 }
 
@@ -73,7 +73,7 @@ pub(super) fn attempt(attempt: &Attempt) -> Reply {
     Reply { value: json!({ "attempt": attempt }), ..attempts(std::slice::from_ref(attempt)) }
 }
 
-pub(super) fn evaluation(evaluation: &Evaluation) -> Reply {
+pub(crate) fn evaluation(evaluation: &Evaluation) -> Reply {
     let mut table = Table::new(&["EVALUATION", "NODE", "EVALUATOR", "VERDICT", "REWARD", "FAILURE"]);
     table.row([
         short(&evaluation.evaluation_id),
