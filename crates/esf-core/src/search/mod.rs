@@ -7,6 +7,7 @@
 
 mod check;
 pub mod config;
+pub mod memory;
 pub mod record;
 pub mod rules;
 mod score;

@@ -81,7 +81,7 @@ pub fn widening(config: &Config, visits: u64) -> Option<u32> {
     Some((allowed.min(f64::from(u32::MAX)) as u32).clamp(1, widening.max_children.max(1)))
 }
 
-/// The priors of open edges, as shares of their sum; zero for the others. Where the sum is 1 already they
+/// The priors of open edges, as shares of their sum; zero for the others. Where the sum is 1 (to 5 digits) they
 /// stay as they are, and where it is zero each has the same.
 pub fn priors(edges: &[EdgeStats]) -> Vec<f64> {
     let open = |edge: &&EdgeStats| edge.status == EdgeStatus::Open;
@@ -93,7 +93,7 @@ pub fn priors(edges: &[EdgeStats]) -> Vec<f64> {
     };
     // By the greatest first: the sum of great numbers may be more than an `f64` holds.
     let sum: f64 = edges.iter().map(of).sum();
-    if greatest > 0.0 && (sum * greatest - 1.0).abs() < 1e-9 {
+    if greatest > 0.0 && (sum * greatest - 1.0).abs() < 1e-5 {
         return edges.iter().map(|edge| of(edge) * greatest).collect();
     }
     edges.iter().map(|edge| of(edge) / sum).collect()
@@ -212,13 +212,18 @@ fn decided(config: &Config, search: &Search, edges: &[EdgeStats]) -> bool {
     first - second > left
 }
 
-/// Whether an edge is closed when a rollout that had it as its last comes to nothing. `failures` are all of
-/// them, with this one. A class that says nothing of the action (given back, cancelled, stale) never closes
-/// it, one that may pass (`retryable`) does after `edge_retries` more, and any other does at once.
+/// Whether a rollout that came to nothing so is a failure of the edge it was to try; one that was given back,
+/// cancelled or stale says nothing of the action.
+pub fn blames(class: Option<FailureClass>) -> bool {
+    !matches!(class, None | Some(FailureClass::Cancelled | FailureClass::Stale))
+}
+
+/// Whether an edge is closed by a rollout that was to try it and came to nothing. `failures` are all that
+/// [`blames`] counts, with this one. A class that may pass (`retryable`) closes it after `edge_retries` more,
+/// any other at once.
 pub fn closes(config: &Config, failures: u32, class: Option<FailureClass>) -> bool {
     match class {
-        None | Some(FailureClass::Cancelled | FailureClass::Stale) => false,
         Some(class) if class.retryable() => failures > config.edge_retries,
-        Some(_) => true,
+        Some(_) | None => blames(class),
     }
 }

@@ -1,10 +1,11 @@
 //! How a path is chosen: from the root down by the policy, to something to do that no other rollout holds.
-//! Invariants: two rollouts never hold one untried edge, nor the same final position or the same question for
-//! actions; only one path is read, and the dead ends it was turned away from, of which there is a bound;
-//! `Saturated` is answered only while some rollout is in flight.
+//! Invariants: two rollouts never hold one untried edge nor the same question for actions; only one path is
+//! read, and the dead ends it was turned away from, of which there is a bound; `Saturated` is answered only while
+//! some rollout is in flight. What is visited again may be held by several: a small tree that is searched by
+//! many would otherwise push its visits from the best edges to those that happen to be free.
 
 use super::config::{Config, Policy, Ties};
-use super::rules::{is_final, wants_value, widening};
+use super::rules::{is_final, widening};
 use super::score::{Score, mix, scores};
 use super::tree::Tree;
 use super::{EdgeNumber, EdgeStats, EdgeStatus, Expansion, PositionNumber, PositionStats, Stage, Step};
@@ -205,14 +206,11 @@ impl<'a, T: Tree> Walk<'a, T> {
         }
     }
 
-    /// A position below which there is nothing to choose: visited again, by one rollout at a time if no value
-    /// is wanted of it.
+    /// A position below which there is nothing to choose: visited again, but for the root.
     fn revisit(&self, root: bool, position: &PositionStats) -> Arrival {
-        let held = self.frames.last().is_some_and(|frame| frame.edges[frame.taken].in_flight > 0);
         match position.values {
             1.. if root => Arrival::Nothing,
             0 if root && position.asking > 0 => Arrival::Held,
-            _ if held && !wants_value(self.config, position) => Arrival::Held,
             _ => Arrival::Leaf(Stage::Revisit, None),
         }
     }

@@ -1,0 +1,1 @@
+//! The laws that hold for every search.
