@@ -20,6 +20,7 @@ mod records;
 mod resolve;
 mod row;
 mod schema;
+mod search;
 mod statements;
 mod writer;
 

@@ -236,6 +236,8 @@ pub(crate) fn event(columns: &mut Columns<'_>) -> Result<Event> {
         exec_id: columns.optional_id()?,
         evaluation_id: columns.optional_id()?,
         root_id: columns.optional_id()?,
+        search_id: columns.optional_id()?,
+        rollout_id: columns.optional_id()?,
         actor: columns.take()?,
         trace_id: columns.take()?,
         detail: columns.json()?,
@@ -247,6 +249,7 @@ pub(crate) fn time(columns: &mut Columns<'_>) -> Result<Timestamp> {
     columns.take().map(Timestamp)
 }
 
-fn optional_time(columns: &mut Columns<'_>) -> Result<Option<Timestamp>> {
+/// Reads a time, or nothing.
+pub(crate) fn optional_time(columns: &mut Columns<'_>) -> Result<Option<Timestamp>> {
     Ok(columns.take::<Option<i64>>()?.map(Timestamp))
 }

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use esf_core::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId};
+use esf_core::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId};
 use esf_core::{Digest, RootId};
 use rusqlite::{Connection, params};
 
@@ -28,6 +28,10 @@ pub enum Ref {
     Exec(ExecId),
     /// A root.
     Root(RootId),
+    /// A search.
+    Search(SearchId),
+    /// A rollout of a search.
+    Rollout(RolloutId),
 }
 
 impl Ref {
@@ -41,6 +45,8 @@ impl Ref {
             Self::Lease(_) => "lease",
             Self::Exec(_) => "exec",
             Self::Root(_) => "root",
+            Self::Search(_) => "search",
+            Self::Rollout(_) => "rollout",
         }
     }
 }
@@ -55,6 +61,8 @@ impl std::fmt::Display for Ref {
             Self::Lease(id) => id.fmt(f),
             Self::Exec(id) => id.fmt(f),
             Self::Root(id) => id.fmt(f),
+            Self::Search(id) => id.fmt(f),
+            Self::Rollout(id) => id.fmt(f),
         }
     }
 }
@@ -116,6 +124,28 @@ impl Graph {
             other => Err(Error::not_found("attempt", format!("{text} (a {})", other.kind()))),
         }
     }
+
+    /// The search that `text` means.
+    ///
+    /// # Errors
+    /// As `resolve`; `NotFound` when it is something else.
+    pub fn resolve_search(&self, text: &str) -> Result<SearchId> {
+        match self.resolve(text)? {
+            Ref::Search(id) => Ok(id),
+            other => Err(Error::not_found("search", format!("{text} (a {})", other.kind()))),
+        }
+    }
+
+    /// The rollout that `text` means.
+    ///
+    /// # Errors
+    /// As `resolve`; `NotFound` when it is something else.
+    pub fn resolve_rollout(&self, text: &str) -> Result<RolloutId> {
+        match self.resolve(text)? {
+            Ref::Rollout(id) => Ok(id),
+            other => Err(Error::not_found("rollout", format!("{text} (a {})", other.kind()))),
+        }
+    }
 }
 
 fn candidates(db: &Connection, text: &str) -> Result<Vec<Ref>> {
@@ -166,6 +196,14 @@ const KINDS: &[Kind] = &[
         find: |db, hex| by_prefix(db, statements::IDS_OF_LEASES, hex, Ref::Lease),
     },
     Kind { prefix: ExecId::PREFIX, find: |db, hex| by_prefix(db, statements::IDS_OF_EXECS, hex, Ref::Exec) },
+    Kind {
+        prefix: SearchId::PREFIX,
+        find: |db, hex| by_prefix(db, statements::IDS_OF_SEARCHES, hex, Ref::Search),
+    },
+    Kind {
+        prefix: RolloutId::PREFIX,
+        find: |db, hex| by_prefix(db, statements::IDS_OF_ROLLOUTS, hex, Ref::Rollout),
+    },
 ];
 
 fn of_group(db: &Connection, group: &str, name: &str) -> Result<Vec<Ref>> {

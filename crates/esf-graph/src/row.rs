@@ -3,9 +3,11 @@
 
 use std::fmt::Display;
 
-use esf_core::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, StoreId, WorkerId};
+use esf_core::id::{
+    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId, StoreId, WorkerId,
+};
 use esf_core::{AttrsId, Digest, EnvironmentDigest, PolicyDigest, RootId, StateId};
-use rusqlite::types::FromSql;
+use rusqlite::types::{FromSql, ValueRef};
 use rusqlite::{Connection, Params, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,7 +34,19 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, StoreId, WorkerId, Digest);
+ids!(
+    AttemptId,
+    EvaluationId,
+    ExecId,
+    GroupId,
+    LeaseId,
+    NodeId,
+    RolloutId,
+    SearchId,
+    StoreId,
+    WorkerId,
+    Digest
+);
 
 macro_rules! digests {
     ($($name:ident),*) => {$(
@@ -78,7 +92,15 @@ impl Columns<'_> {
         Ok(value)
     }
 
-    fn bad(&self, what: impl Display) -> Error {
+    /// The next column as the database holds it.
+    pub(crate) fn take_ref(&mut self) -> Result<ValueRef<'_>> {
+        let value = self.row.get_ref(self.at)?;
+        self.at += 1;
+        Ok(value)
+    }
+
+    /// The column taken last cannot be read.
+    pub(crate) fn bad(&self, what: impl Display) -> Error {
         let name = self.row.as_ref().column_name(self.at - 1).unwrap_or("?").to_owned();
         Error::damaged(format!("column {name}: {what}"))
     }
@@ -112,8 +134,19 @@ impl Columns<'_> {
 
     /// A word, read by `parse`.
     pub(crate) fn word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
-        let text: String = self.take()?;
-        parse(&text).ok_or_else(|| self.bad(format!("unknown word {text:?}")))
+        let word = self.row.get_ref(self.at)?.as_str().map(&parse);
+        self.at += 1;
+        match word {
+            Ok(Some(word)) => Ok(word),
+            Ok(None) => Err(self.bad("unknown word")),
+            Err(error) => Err(self.bad(error)),
+        }
+    }
+
+    /// A word, read by `parse`, or nothing.
+    pub(crate) fn optional_word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>> {
+        let text: Option<String> = self.take()?;
+        text.map(|text| parse(&text).ok_or_else(|| self.bad(format!("unknown word {text:?}")))).transpose()
     }
 
     /// Nested data; null reads as JSON null.

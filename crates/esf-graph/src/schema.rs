@@ -9,7 +9,10 @@ use crate::error::{Error, Result};
 const APPLICATION_ID: i64 = 0x4553_4647;
 
 /// Every migration: its version is its place, from 1.
-const MIGRATIONS: &[(&str, &str)] = &[("first", include_str!("sql/migrations/0001_first.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("first", include_str!("sql/migrations/0001_first.sql")),
+    ("search", include_str!("sql/migrations/0002_search.sql")),
+];
 
 /// The newest version known.
 pub(crate) fn known() -> i64 {

@@ -31,6 +31,8 @@ impl Store {
             Ref::Evaluation(id) => Ok(vec![format!("evaluation {id}: records are kept")]),
             Ref::Lease(id) => Ok(vec![format!("lease {id}: records are kept")]),
             Ref::Exec(id) => Ok(vec![format!("exec {id}: records are kept")]),
+            Ref::Search(id) => Ok(vec![format!("search {id}: records are kept")]),
+            Ref::Rollout(id) => Ok(vec![format!("rollout {id}: records are kept")]),
         }
     }
 

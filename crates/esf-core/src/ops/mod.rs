@@ -20,6 +20,7 @@ pub mod reject;
 pub mod release_attempt;
 pub mod renew;
 pub mod retry;
+pub mod search;
 pub mod start;
 pub mod tag;
 
@@ -28,7 +29,9 @@ pub use reject::Reject;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::RootId;
-use crate::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, Seed, StoreId};
+use crate::id::{
+    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId, Seed, StoreId,
+};
 use crate::policy::PolicyDocument;
 use crate::record::{Attempt, Evaluation, EventKind, Exec, Group, Json, Lease, Node};
 use crate::state::{AttemptStatus, NodeStatus};
@@ -228,6 +231,10 @@ pub struct Transition {
     pub evaluation_id: Option<EvaluationId>,
     /// The root.
     pub root_id: Option<RootId>,
+    /// The search.
+    pub search_id: Option<SearchId>,
+    /// The rollout.
+    pub rollout_id: Option<RolloutId>,
     /// What else there is to say.
     pub detail: Json,
 }
@@ -244,6 +251,8 @@ impl Transition {
             exec_id: None,
             evaluation_id: None,
             root_id: None,
+            search_id: None,
+            rollout_id: None,
             detail: Json::Null,
         }
     }

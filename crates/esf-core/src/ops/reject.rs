@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::id::{AttemptId, ExecId, LeaseId, NodeId};
 use crate::manifest::RootPin;
+use crate::ops::search;
 use crate::problem::{Class, Problem};
 use crate::record::{Json, LogicalState, StateTooLarge};
 use crate::state::{AttemptStatus, IllegalStep, NodeStatus};
@@ -191,6 +192,9 @@ pub enum Reject {
         /// The exec.
         exec: ExecId,
     },
+    /// A refusal by a search.
+    #[error(transparent)]
+    Search(#[from] search::reject::Reject),
 }
 
 impl Reject {
@@ -233,6 +237,7 @@ impl Reject {
             Self::OtherGroup { .. } => (Class::Conflict, "other_group"),
             Self::Quota { .. } => (Class::Refused, "quota"),
             Self::ExecEnded { .. } => (Class::Conflict, "exec_ended"),
+            Self::Search(reject) => reject.class_and_code(),
         }
     }
 
@@ -277,6 +282,7 @@ impl Reject {
             Self::OtherGroup { node } => both("nodes of one group", node),
             Self::Quota { used, limit, .. } => both(&format!("fewer than {limit}"), used),
             Self::ExecEnded { exec } => both("a running exec", exec),
+            Self::Search(reject) => reject.expected_and_found(),
         }
     }
 
@@ -310,6 +316,7 @@ impl Reject {
                 "seal them with esf suspend, or give them up with --discard".to_owned()
             }
             Self::Quota { .. } => "wait for an attempt to end, or raise the group's quota".to_owned(),
+            Self::Search(reject) => return reject.remediation(),
             Self::BadMeta { .. }
             | Self::BadArgument { .. }
             | Self::Pruned { .. }
@@ -348,6 +355,7 @@ impl Reject {
             Self::UnsealedChanges { count, attempts } => json!({ "unsealed": count, "attempts": attempts }),
             Self::Quota { quota, used, limit } => json!({ "quota": quota, "used": used, "limit": limit }),
             Self::ExecEnded { exec } => json!({ "exec_id": exec }),
+            Self::Search(reject) => reject.context(),
             Self::BadMeta { .. }
             | Self::BadName { .. }
             | Self::BadArgument { .. }

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::digest::RootId;
-use crate::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId};
+use crate::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId};
 use crate::record::{Json, text_forms};
 use crate::time::Timestamp;
 
@@ -51,6 +51,22 @@ pub enum EventKind {
     Evaluated,
     /// The canonical node of a group moved.
     Promoted,
+    /// A search was made.
+    SearchCreated,
+    /// A search takes no more rollouts.
+    SearchStopped,
+    /// What a search may spend was changed; one that had spent it goes on.
+    SearchBudgeted,
+    /// Subtrees of a search were given up.
+    SearchPruned,
+    /// Rollouts were selected, by one request.
+    RolloutsSelected,
+    /// Actions of a position became known, by a rollout's `expand`.
+    PositionExpanded,
+    /// A rollout was counted.
+    RolloutAccepted,
+    /// A rollout came to nothing.
+    RolloutVoid,
 }
 
 text_forms!(EventKind {
@@ -74,6 +90,14 @@ text_forms!(EventKind {
     ExecLost = "exec_lost",
     Evaluated = "evaluated",
     Promoted = "promoted",
+    SearchCreated = "search_created",
+    SearchStopped = "search_stopped",
+    SearchBudgeted = "search_budgeted",
+    SearchPruned = "search_pruned",
+    RolloutsSelected = "rollouts_selected",
+    PositionExpanded = "position_expanded",
+    RolloutAccepted = "rollout_accepted",
+    RolloutVoid = "rollout_void",
 });
 
 /// One event.
@@ -99,6 +123,12 @@ pub struct Event {
     pub evaluation_id: Option<EvaluationId>,
     /// The root.
     pub root_id: Option<RootId>,
+    /// The search.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search_id: Option<SearchId>,
+    /// The rollout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout_id: Option<RolloutId>,
     /// Who asked.
     pub actor: String,
     /// The trace of the request.

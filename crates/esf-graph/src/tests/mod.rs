@@ -8,6 +8,7 @@ mod prune;
 mod races;
 mod reads;
 mod schema;
+mod search;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -29,6 +29,8 @@ pub(super) fn inspect(context: &Context, arguments: &args::Inspect) -> Result<Re
         Ref::Evaluation(id) => json!({ "evaluation": graph.evaluation(id).map_err(problem)? }),
         Ref::Lease(id) => json!({ "lease": graph.lease(id).map_err(problem)? }),
         Ref::Exec(id) => json!({ "exec": graph.exec(id).map_err(problem)? }),
+        Ref::Search(id) => json!({ "search": graph.search(id).map_err(problem)? }),
+        Ref::Rollout(id) => json!({ "rollout": graph.rollout(id).map_err(problem)? }),
         Ref::Root(id) => {
             let pins = graph.root_pins(id).map_err(problem)?;
             let nodes = graph.nodes_of_root(id).map_err(problem)?;

@@ -1,0 +1,433 @@
+//! Outcomes of rollouts: checked, then counted along their path, once.
+//! Invariants: everything that may be refused is refused before anything is written; the rollout is what an
+//! outcome is known by, so a repetition changes nothing; N and Q are recomputed by `esf_core::search::visit`,
+//! from the leaf up, in the transaction that accepts the rollout.
+
+use esf_core::digest::{RootId, StateId};
+use esf_core::id::EvaluationId;
+use esf_core::ops::search::{Complete, Completed, reject};
+use esf_core::ops::{Meta, Reject, Transition};
+use esf_core::record::{Evaluation, EventKind, Node};
+use esf_core::search::config::Transpositions;
+use esf_core::search::{
+    Candidates, Config, PositionStats, Rollout, RolloutStatus, Stage, Step, Tree, rules, visit,
+};
+use esf_core::state::NodeStatus;
+use esf_core::{Digest, canonical};
+use rusqlite::{Connection, params};
+
+use super::expand::{check, held, load};
+use super::rows::{PositionRow, RolloutRow, Values};
+use super::select::{NewPosition, asks, insert_position, unseen};
+use super::session::{self, Session};
+use crate::error::{Error, Result};
+use crate::row::{Bytes, change, count, first, optional};
+use crate::writer::Transaction;
+use crate::{Graph, apply, load, records, statements};
+
+impl Graph {
+    /// Counts the outcome of a rollout: its value, and one visit of each edge of its path. The same outcome
+    /// again is answered as before and changes nothing, under whatever key.
+    ///
+    /// # Errors
+    /// `NotFound` for what it names; `Rejected` with `RolloutEnded` for another outcome, `RolloutVoid`,
+    /// `WrongStage`, `NotSealed`, `Pruned`, `NotChild`, `EvaluationMismatch`, `ValueMissing`, `BadValue`,
+    /// `BadArgument`.
+    pub fn complete(&self, meta: &Meta, command: Complete) -> Result<Completed> {
+        meta.check()?;
+        let meta = meta.clone();
+        self.inner.writer.run(move |transaction| complete(transaction, &meta, &command))
+    }
+
+    /// Counts many outcomes in one commit. One that is refused disturbs no other.
+    ///
+    /// # Errors
+    /// Those of the whole; what is refused is in the answers, as for `complete`.
+    pub fn complete_all(&self, meta: &Meta, commands: Vec<Complete>) -> Result<Vec<Result<Completed>>> {
+        meta.check()?;
+        let meta = meta.clone();
+        self.inner.writer.run(move |transaction| {
+            let mut answers = Vec::with_capacity(commands.len());
+            for command in &commands {
+                match complete(transaction, &meta, command) {
+                    // These are refused before they write anything.
+                    answer @ (Ok(_) | Err(Error::Rejected(_) | Error::NotFound { .. })) => {
+                        answers.push(answer)
+                    }
+                    Err(failed) => return Err(failed),
+                }
+            }
+            Ok(answers)
+        })
+    }
+}
+
+fn complete(transaction: &mut Transaction<'_>, meta: &Meta, command: &Complete) -> Result<Completed> {
+    let db = transaction.db;
+    let row = load(db, command.rollout)?;
+    if row.rollout.status == RolloutStatus::Accepted {
+        return again(db, row, command);
+    }
+    held(&row.rollout)?;
+    let mut session = Session::of_number(db, meta, row.search)?;
+    let leaf = session.own_position(row.rollout.leaf)?;
+    let arrival = session.check(&row.rollout, &leaf, command)?;
+    let position = session.accept(row, leaf, command, arrival)?;
+    let (search, transitions) = session.finish()?;
+    apply::commit(transaction, meta, &[], &transitions)?;
+    let rollout = load(db, command.rollout)?.rollout;
+    Ok(Completed { rollout, position: position.record(search.search.search_id), fresh: true })
+}
+
+/// The answer to an outcome that was counted before.
+fn again(db: &Connection, row: RolloutRow, command: &Complete) -> Result<Completed> {
+    if row.outcome != Some(command.digest()) {
+        return Err(reject::Reject::RolloutEnded { rollout: command.rollout }.into());
+    }
+    let reached = row.rollout.reached.ok_or_else(|| Error::damaged("an accepted rollout reached nothing"))?;
+    let position = session::position(db, reached)?.record(row.rollout.search_id);
+    Ok(Completed { rollout: row.rollout, position, fresh: false })
+}
+
+/// What an outcome comes to, checked.
+struct Arrival {
+    /// The position that it reaches, if there is one already.
+    known: Option<PositionRow>,
+    node: Option<Node>,
+    key: Option<Digest>,
+    value: Option<Vec<f64>>,
+    evaluation: Option<EvaluationId>,
+    terminal: bool,
+    /// Levels and depths of positions that a new edge to a known position changes.
+    order: Vec<super::link::Order>,
+}
+
+/// The key of a state, where equal states are one position: by its node, its caller's key, or both.
+pub(super) fn position_key(config: &Config, node: Option<&Node>, key: Option<&str>) -> Option<Digest> {
+    let root = node.and_then(|node| node.root_id);
+    let of = |root: Option<RootId>, state: Option<StateId>, key: Option<&str>| {
+        let known = root.is_some() || key.is_some();
+        known.then(|| canonical::digest("esf position key v1", &(root, state, key)))
+    };
+    match config.transpositions {
+        Transpositions::Off => None,
+        Transpositions::Root => of(root, None, None),
+        Transpositions::State => of(root, root.and(node).map(|node| node.state_id), key),
+    }
+}
+
+fn bad(what: &'static str, expected: impl Into<String>, found: impl ToString) -> Error {
+    reject::Reject::BadValue { what, expected: expected.into(), found: found.to_string() }.into()
+}
+
+impl Session<'_> {
+    /// Checks an outcome. Reads only.
+    fn check(&self, rollout: &Rollout, leaf: &PositionRow, command: &Complete) -> Result<Arrival> {
+        self.check_numbers(command)?;
+        let none = Candidates::default();
+        let candidates = command.candidates.as_ref().unwrap_or(&none);
+        check(self, candidates, command.to_move)?;
+        if command.terminal && command.candidates.is_some() {
+            let (expected, found) = ("no actions at a terminal position".to_owned(), "some".to_owned());
+            return Err(Reject::BadArgument { argument: "candidates", expected, found }.into());
+        }
+        let node = command.node.map(|id| load::node(self.db, id)).transpose()?;
+        let (value, evaluation) = self.value(rollout, leaf, command)?;
+        let terminal =
+            command.terminal || node.as_ref().is_some_and(|node| node.status == NodeStatus::Terminal);
+        let (key, known, order) = match rollout.stage {
+            Stage::Expand => {
+                let (rollout, stage) = (rollout.rollout_id, rollout.stage);
+                return Err(reject::Reject::WrongStage {
+                    rollout,
+                    stage,
+                    asked: "a rollout with an outcome",
+                }
+                .into());
+            }
+            Stage::Visit => {
+                self.check_child(rollout, leaf, node.as_ref())?;
+                let key = position_key(self.config(), node.as_ref(), command.key.as_deref());
+                let same = self.same_state(leaf, key, command.to_move.unwrap_or(0))?;
+                let (known, order) = same.map_or((None, Vec::new()), |(known, order)| (Some(known), order));
+                (key, known, order)
+            }
+            Stage::Revisit => {
+                if command.node.is_some() && command.node != leaf.node_id {
+                    return Err(not_child(rollout, leaf, command));
+                }
+                (None, Some(leaf.clone()), Vec::new())
+            }
+        };
+        if value.is_none() && known.as_ref().is_none_or(|known| known.stats.values == 0) {
+            return Err(reject::Reject::ValueMissing { rollout: rollout.rollout_id }.into());
+        }
+        Ok(Arrival { known, node, key, value, evaluation, terminal, order })
+    }
+
+    fn check_numbers(&self, command: &Complete) -> Result<()> {
+        let config = self.config();
+        let check = |what, value: &[f64]| {
+            visit::check_value(config, value)
+                .map_err(|error| bad(what, error.to_string(), format!("{value:?}")))
+        };
+        if let Some(value) = &command.value {
+            check("value", value)?;
+        }
+        if !command.reward.is_empty() {
+            check("reward", &command.reward)?;
+        }
+        if let Some(discount) = command.discount.filter(|discount| !(0.0..=1.0).contains(discount)) {
+            return Err(bad("discount", "0 to 1", discount));
+        }
+        if !(command.cost.is_finite() && command.cost >= 0.0) {
+            return Err(bad("cost", "a finite number of 0 or more", command.cost));
+        }
+        Ok(())
+    }
+
+    /// Checks that a node is what a rollout's action can have made.
+    fn check_child(&self, rollout: &Rollout, leaf: &PositionRow, node: Option<&Node>) -> Result<()> {
+        let Some(node) = node else { return Ok(()) };
+        match node.status {
+            NodeStatus::Draft => {
+                return Err(Reject::NotSealed { node: node.node_id, last_sealed: leaf.node_id }.into());
+            }
+            NodeStatus::Pruned => return Err(Reject::Pruned { node: node.node_id }.into()),
+            NodeStatus::Sealed | NodeStatus::Terminal => {}
+        }
+        let child = node.parents.first().copied() == leaf.node_id;
+        let unchanged = node.root_id == leaf.root_id && node.group_id == self.search().group_id;
+        if leaf.node_id.is_some() && (child || unchanged) {
+            return Ok(());
+        }
+        let (node, leaf) = (node.node_id, leaf.node_id);
+        Err(reject::Reject::NotChild { rollout: rollout.rollout_id, node, leaf }.into())
+    }
+
+    /// The value of an outcome, and the evaluation it is from.
+    fn value(
+        &self,
+        rollout: &Rollout,
+        leaf: &PositionRow,
+        command: &Complete,
+    ) -> Result<(Option<Vec<f64>>, Option<EvaluationId>)> {
+        let Some(id) = command.evaluation else {
+            if command.value.is_some() && self.config().evaluator.is_some() && !command.terminal {
+                return Err(self.mismatch(rollout, None, "a value without an evaluation"));
+            }
+            return Ok((command.value.clone(), None));
+        };
+        let evaluation = first(self.db, statements::EVALUATION_BY_ID, [id.bytes()], records::evaluation)?
+            .ok_or_else(|| Error::not_found("evaluation", id))?;
+        let node = if rollout.stage == Stage::Revisit { leaf.node_id } else { command.node };
+        if node != Some(evaluation.node_id) {
+            let found = format!("{id} is of {}", evaluation.node_id);
+            return Err(self.mismatch(rollout, Some(id), found));
+        }
+        let value = self.value_of(rollout, &evaluation)?;
+        match &command.value {
+            Some(given) if *given != value => Err(self.mismatch(
+                rollout,
+                Some(id),
+                format!("the value {given:?}, but the evaluation has {value:?}"),
+            )),
+            Some(_) | None => Ok((Some(value), Some(id))),
+        }
+    }
+
+    /// The value that an evaluation gives: its reward, or its metric `values` in a search of several.
+    fn value_of(&self, rollout: &Rollout, evaluation: &Evaluation) -> Result<Vec<f64>> {
+        let config = self.config();
+        let id = Some(evaluation.evaluation_id);
+        if evaluation.verdict.is_error() {
+            return Err(self.mismatch(rollout, id, "an evaluation that failed"));
+        }
+        if let Some(digest) = config.evaluator {
+            match evaluation.evaluator_digest {
+                Some(found) if found == digest => {}
+                Some(found) => return Err(self.mismatch(rollout, id, format!("an evaluator {found}"))),
+                None => return Err(self.mismatch(rollout, id, "an evaluation that was attached by hand")),
+            }
+            if !evaluation.counts {
+                return Err(self.mismatch(rollout, id, "an evaluation that does not count"));
+            }
+        }
+        let value = match config.values {
+            1 => evaluation.reward.map(|reward| vec![reward]),
+            _ => serde_json::from_value(evaluation.metrics["values"].clone()).ok(),
+        };
+        let value = value.ok_or_else(|| self.mismatch(rollout, id, "an evaluation without a value"))?;
+        match visit::check_value(config, &value) {
+            Ok(()) => Ok(value),
+            Err(error) => Err(self.mismatch(rollout, id, error.to_string())),
+        }
+    }
+
+    fn mismatch(
+        &self,
+        rollout: &Rollout,
+        evaluation: Option<EvaluationId>,
+        found: impl Into<String>,
+    ) -> Error {
+        let by =
+            self.config().evaluator.map_or_else(String::new, |digest| format!(" by the evaluator {digest}"));
+        let expected = match self.config().values {
+            1 => format!("an evaluation{by} of the node that was reached, with a reward"),
+            several => {
+                format!("an evaluation{by} of the node that was reached, with {several} metrics.values")
+            }
+        };
+        let (rollout, found) = (rollout.rollout_id, found.into());
+        reject::Reject::EvaluationMismatch { rollout, evaluation, expected, found }.into()
+    }
+}
+
+fn not_child(rollout: &Rollout, leaf: &PositionRow, command: &Complete) -> Error {
+    let node = command.node.expect("asked only when one was given");
+    reject::Reject::NotChild { rollout: rollout.rollout_id, node, leaf: leaf.node_id }.into()
+}
+
+impl Session<'_> {
+    /// Counts an outcome; gives the position it reached.
+    fn accept(
+        &mut self,
+        row: RolloutRow,
+        leaf: PositionRow,
+        command: &Complete,
+        arrival: Arrival,
+    ) -> Result<PositionRow> {
+        let rollout = &row.rollout;
+        if asks(rollout) {
+            self.ask(rollout.leaf, -1)?;
+        }
+        let (value, evaluation) = (arrival.value.clone(), arrival.evaluation);
+        let node_id = command.node;
+        let last = rollout.path.last().copied().filter(|_| rollout.stage == Stage::Visit);
+        let mut reached = match last {
+            Some(last) => self.arrive(&leaf, last, command, arrival)?,
+            None => self.return_to(leaf.stats.number, command, arrival)?,
+        };
+        if let Some(candidates) = &command.candidates {
+            self.add_edges(&mut reached, candidates)?;
+        }
+        let edges = self.edges(reached.stats.number)?;
+        visit::recompute(&self.row.search.config, &mut reached.stats, &edges);
+        self.write_position(&reached)?;
+        let ended = self.row.search.accepted + self.row.search.void;
+        let outcome = command.digest();
+        let values = params![
+            outcome.bytes(),
+            Values(value.as_deref().unwrap_or_default()),
+            count(reached.stats.number.0)?,
+            optional(node_id.as_ref()),
+            optional(evaluation.as_ref()),
+            command.cost,
+            self.meta.now.0,
+            count(ended)?,
+            row.number,
+        ];
+        change(self.db, statements::ACCEPT_ROLLOUT, values, "rollout")?;
+        self.row.search.accepted += 1;
+        self.row.search.cost += command.cost;
+        self.log(Transition {
+            rollout_id: Some(rollout.rollout_id),
+            node_id,
+            evaluation_id: evaluation,
+            ..Transition::new(EventKind::RolloutAccepted)
+        });
+        self.visit(&rollout.path, &reached.stats, edges, value.as_deref())?;
+        Ok(reached)
+    }
+
+    /// The position to which an edge leads that was taken for the first time.
+    fn arrive(
+        &mut self,
+        leaf: &PositionRow,
+        last: Step,
+        command: &Complete,
+        arrival: Arrival,
+    ) -> Result<PositionRow> {
+        let Arrival { known, node, key, value, evaluation, terminal, order } = arrival;
+        let reached = match known {
+            Some(known) => self.join(known, last.edge, &order, value.as_deref(), evaluation)?,
+            None => {
+                let mut stats = unseen(leaf.stats.depth + 1);
+                stats.to_move = command.to_move.unwrap_or(0);
+                stats.terminal = terminal;
+                if let Some(value) = &value {
+                    visit::accept_value(self.config(), &mut stats, value);
+                }
+                visit::recompute(self.config(), &mut stats, &[]);
+                let new = NewPosition {
+                    search: self.row.number,
+                    entry: Some(last.edge),
+                    level: leaf.level + 1,
+                    stats: &stats,
+                    node_id: node.as_ref().map(|node| node.node_id),
+                    key,
+                    evaluation_id: evaluation,
+                };
+                let number = insert_position(self.db, &new)?;
+                self.row.search.positions += 1;
+                self.own_position(number)?
+            }
+        };
+        let discount = command.discount.unwrap_or(self.config().discount);
+        let values =
+            params![count(reached.stats.number.0)?, Values(&command.reward), discount, count(last.edge.0)?,];
+        change(self.db, statements::LINK_EDGE, values, "edge")?;
+        Ok(reached)
+    }
+
+    /// A position that is visited again.
+    fn return_to(
+        &mut self,
+        number: esf_core::search::PositionNumber,
+        command: &Complete,
+        arrival: Arrival,
+    ) -> Result<PositionRow> {
+        let mut reached = self.own_position(number)?;
+        if let Some(value) = &arrival.value {
+            visit::accept_value(self.config(), &mut reached.stats, value);
+            reached.evaluation_id = arrival.evaluation.or(reached.evaluation_id);
+        }
+        reached.stats.to_move = command.to_move.unwrap_or(reached.stats.to_move);
+        Ok(reached)
+    }
+
+    /// Counts one visit of each edge of `path`, from the position `reached` up.
+    fn visit(
+        &mut self,
+        path: &[Step],
+        reached: &PositionStats,
+        edges: Vec<esf_core::search::EdgeStats>,
+        value: Option<&[f64]>,
+    ) -> Result<()> {
+        let shared = self.config().transpositions != Transpositions::Off;
+        let (mut child, mut edges) = (reached.clone(), edges);
+        for step in path.iter().rev() {
+            if shared {
+                self.tell_entries(&child)?;
+            }
+            let values = params![
+                count(child.visits)?,
+                Values(&child.mean),
+                Values(child.proven.as_deref().unwrap_or_default()),
+                count(step.edge.0)?,
+            ];
+            change(self.db, statements::VISIT_EDGE, values, "edge")?;
+            let mut position = Tree::position(self, step.position)?;
+            edges = Tree::edges(self, step.position)?;
+            visit::recompute(self.config(), &mut position, &edges);
+            self.write_stats(&position)?;
+            child = position;
+        }
+        if let Some(value) = value {
+            let worth = rules::worth(self.config(), child.to_move, value);
+            self.row.best = Some(self.row.best.map_or(worth, |best| best.max(worth)));
+        }
+        self.stop_if_enough(&child, &edges);
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! Equal states as one position. Invariant: positions and edges have no cycle. Each position has a level,
+//! greater than that of every position with an edge to it; an edge against the levels is followed up, and
+//! either levels are raised or it would close a cycle, in which case the states stay apart.
+
+use std::collections::HashMap;
+
+use esf_core::Digest;
+use esf_core::id::EvaluationId;
+use esf_core::search::{EdgeNumber, PositionNumber, visit};
+use rusqlite::{Connection, params};
+
+use super::rows::{self, PositionRow};
+use super::session::Session;
+use crate::error::{Error, Result};
+use crate::row::{Bytes, change, count, every, first};
+use crate::statements;
+
+/// The place of a position among those above and below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) position: PositionNumber,
+    pub(super) level: u32,
+    pub(super) depth: u32,
+}
+
+impl Session<'_> {
+    /// The position of an equal state to which an edge from `leaf` may lead, with what that changes.
+    pub(super) fn same_state(
+        &self,
+        leaf: &PositionRow,
+        key: Option<Digest>,
+        to_move: u8,
+    ) -> Result<Option<(PositionRow, Vec<Order>)>> {
+        let Some(key) = key else { return Ok(None) };
+        let values = params![self.row.number, key.bytes()];
+        let equal: Vec<u64> =
+            every(self.db, statements::POSITIONS_WITH_KEY, values, |columns| columns.count())?;
+        for number in equal {
+            let known = self.own_position(PositionNumber(number))?;
+            if known.stats.to_move == to_move
+                && let Some(order) = order(self.db, leaf, known.stats.number)?
+            {
+                return Ok(Some((known, order)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has one edge more lead to the position `known`.
+    pub(super) fn join(
+        &mut self,
+        mut known: PositionRow,
+        edge: EdgeNumber,
+        order: &[Order],
+        value: Option<&[f64]>,
+        evaluation: Option<EvaluationId>,
+    ) -> Result<PositionRow> {
+        let number = count(known.stats.number.0)?;
+        change(self.db, statements::INSERT_TRANSPOSITION, params![number, count(edge.0)?], "edge")?;
+        change(self.db, statements::COUNT_ENTRY, [number], "position")?;
+        for order in order {
+            let values = params![order.depth, order.level, count(order.position.0)?];
+            change(self.db, statements::RAISE_POSITION, values, "position")?;
+            if order.position == known.stats.number {
+                (known.stats.depth, known.level) = (order.depth, order.level);
+            }
+        }
+        known.entries += 1;
+        if let Some(value) = value {
+            visit::accept_value(self.config(), &mut known.stats, value);
+            known.evaluation_id = evaluation.or(known.evaluation_id);
+        }
+        Ok(known)
+    }
+}
+
+/// What an edge from `from` to `to` changes of levels and depths; nothing when it would close a cycle.
+fn order(db: &Connection, from: &PositionRow, to: PositionNumber) -> Result<Option<Vec<Order>>> {
+    let mut changed: HashMap<PositionNumber, Order> = HashMap::new();
+    let mut waiting = vec![(to, from.level + 1, from.stats.depth + 1)];
+    while let Some((position, level, depth)) = waiting.pop() {
+        if position == from.stats.number {
+            return Ok(None);
+        }
+        let known = match changed.get(&position) {
+            Some(known) => *known,
+            None => stored(db, position)?,
+        };
+        let order = Order { position, level: known.level.max(level), depth: known.depth.min(depth) };
+        if order == known {
+            continue;
+        }
+        changed.insert(position, order);
+        let Some(range) = rows::edge_range(position) else { continue };
+        let children: Vec<u64> =
+            every(db, statements::CHILDREN_OF_POSITION, range, |columns| columns.count())?;
+        waiting.extend(
+            children.into_iter().map(|child| (PositionNumber(child), order.level + 1, order.depth + 1)),
+        );
+    }
+    Ok(Some(changed.into_values().collect()))
+}
+
+fn stored(db: &Connection, position: PositionNumber) -> Result<Order> {
+    let read = |columns: &mut crate::row::Columns<'_>| {
+        Ok(Order { position, level: columns.take()?, depth: columns.take()? })
+    };
+    first(db, statements::ORDER_OF_POSITION, [count(position.0)?], read)?.ok_or_else(|| {
+        Error::damaged(format!("an edge leads to position {}, which is not there", position.0))
+    })
+}

@@ -1,0 +1,242 @@
+//! One search within one transaction: what the rules look at, and the writes that all operations share.
+//! Invariants: one path is read and written, whatever the size of the tree; what an edge keeps of its child
+//! equals the child; the search's row is written once, by `finish`.
+
+use esf_core::id::SearchId;
+use esf_core::ops::search::reject;
+use esf_core::ops::{Meta, Transition};
+use esf_core::record::EventKind;
+use esf_core::search::{
+    Config, EdgeNumber, EdgeStats, PositionNumber, PositionStats, Search, SearchStatus, Step, StopReason,
+    Tree, rules,
+};
+use rusqlite::{Connection, params};
+use serde_json::json;
+
+use super::rows::{self, PositionRow, SearchRow, Values};
+use crate::error::{Error, Result};
+use crate::row::{Bytes, change, count, every, first, optional};
+use crate::statements;
+
+/// A search, being worked on.
+pub(super) struct Session<'a> {
+    /// The database, within a savepoint.
+    pub(super) db: &'a Connection,
+    /// Who asks.
+    pub(super) meta: &'a Meta,
+    /// The search as it will be.
+    pub(super) row: SearchRow,
+    /// What is to be logged.
+    pub(super) transitions: Vec<Transition>,
+}
+
+impl From<reject::Reject> for Error {
+    fn from(reject: reject::Reject) -> Self {
+        Self::Rejected(reject.into())
+    }
+}
+
+/// The search `id`.
+pub(super) fn search(db: &Connection, id: SearchId) -> Result<SearchRow> {
+    first(db, statements::SEARCH_BY_ID, [id.bytes()], rows::search)?
+        .ok_or_else(|| Error::not_found("search", id))
+}
+
+/// The position `number`, whole.
+pub(super) fn position(db: &Connection, number: PositionNumber) -> Result<PositionRow> {
+    let place = i64::try_from(number.0).unwrap_or(-1);
+    first(db, statements::POSITION_BY_NUMBER, [place], rows::position)?
+        .ok_or_else(|| Error::not_found("position", number.0))
+}
+
+/// The edges of the position `number`, by ordinal.
+pub(super) fn edges(db: &Connection, number: PositionNumber) -> Result<Vec<EdgeStats>> {
+    let Some(range) = rows::edge_range(number) else { return Ok(Vec::new()) };
+    every(db, statements::STATS_OF_EDGES, range, rows::edge_stats)
+}
+
+impl<'a> Session<'a> {
+    /// Begins to work on the search `id`.
+    pub(super) fn begin(db: &'a Connection, meta: &'a Meta, id: SearchId) -> Result<Self> {
+        Ok(Self { db, meta, row: search(db, id)?, transitions: Vec::new() })
+    }
+
+    /// Begins to work on the search with this number in the database.
+    pub(super) fn of_number(db: &'a Connection, meta: &'a Meta, number: i64) -> Result<Self> {
+        let row = first(db, statements::SEARCH_BY_NUMBER, [number], rows::search)?
+            .ok_or_else(|| Error::damaged(format!("no search has the number {number}")))?;
+        Ok(Self { db, meta, row, transitions: Vec::new() })
+    }
+
+    /// Writes the search's row; gives what is to be logged.
+    pub(super) fn finish(self) -> Result<(SearchRow, Vec<Transition>)> {
+        let search = &self.row.search;
+        let values = params![
+            search.status.as_str(),
+            search.stopped.map(StopReason::as_str),
+            count(search.selected)?,
+            count(search.accepted)?,
+            count(search.void)?,
+            search.cost,
+            count(search.positions)?,
+            count(self.row.expanded)?,
+            count(search.edges)?,
+            self.row.best,
+            self.row.number,
+        ];
+        change(self.db, statements::UPDATE_SEARCH, values, "search")?;
+        let mut row = self.row;
+        row.search.stats_rev += 1;
+        Ok((row, self.transitions))
+    }
+
+    /// The settings.
+    pub(super) fn config(&self) -> &Config {
+        &self.row.search.config
+    }
+
+    /// The record.
+    pub(super) fn search(&self) -> &Search {
+        &self.row.search
+    }
+
+    /// Logs a transition of this search.
+    pub(super) fn log(&mut self, transition: Transition) {
+        let search = &self.row.search;
+        self.transitions.push(Transition {
+            group_id: Some(search.group_id),
+            search_id: Some(search.search_id),
+            ..transition
+        });
+    }
+
+    /// The position `number`, whole, if it is of this search.
+    pub(super) fn own_position(&self, number: PositionNumber) -> Result<PositionRow> {
+        position(self.db, number).and_then(|row| match row.search == self.row.number {
+            true => Ok(row),
+            false => Err(Error::not_found("position", number.0)),
+        })
+    }
+
+    /// Stops the search, if it is open.
+    pub(super) fn stop(&mut self, reason: StopReason) {
+        if self.search().status == SearchStatus::Open {
+            self.row.search.status = SearchStatus::Stopped;
+            self.row.search.stopped = Some(reason);
+            self.log(Transition::new(EventKind::SearchStopped).detail(json!({ "reason": reason.as_str() })));
+        }
+    }
+
+    /// Stops the search if its rules say so, by its root and the root's edges as they are now.
+    pub(super) fn stop_if_enough(&mut self, root: &PositionStats, edges: &[EdgeStats]) {
+        let row = &self.row;
+        let reason = rules::stop(&row.search.config, &row.search, root, edges, row.best, self.meta.now);
+        if let Some(reason) = reason {
+            self.stop(reason);
+        }
+    }
+
+    /// Adds `by` to the visits in flight of the edges of `steps`.
+    pub(super) fn hold(&self, steps: &[Step], by: i64) -> Result<()> {
+        for step in steps {
+            change(self.db, statements::HOLD_EDGE, params![by, count(step.edge.0)?], "edge")?;
+        }
+        Ok(())
+    }
+
+    /// Adds `by` to the rollouts that ask at the position `number`.
+    pub(super) fn ask(&self, number: PositionNumber, by: i64) -> Result<()> {
+        change(self.db, statements::ASK_POSITION, params![by, count(number.0)?], "position")
+    }
+
+    /// Writes what was derived for a position, and what its edges keep of it where it is shared.
+    pub(super) fn write_stats(&self, stats: &PositionStats) -> Result<()> {
+        let values = params![
+            count(stats.values)?,
+            Values(&stats.value),
+            count(stats.visits)?,
+            Values(&stats.mean),
+            Values(stats.proven.as_deref().unwrap_or_default()),
+            count(stats.number.0)?,
+        ];
+        change(self.db, statements::UPDATE_POSITION_STATS, values, "position")
+    }
+
+    /// Writes a position after an expansion or a value.
+    pub(super) fn write_position(&self, position: &PositionRow) -> Result<()> {
+        let stats = &position.stats;
+        let values = params![
+            stats.to_move,
+            stats.expansion.as_str(),
+            stats.asking,
+            position.edge_count,
+            position.place,
+            count(stats.values)?,
+            Values(&stats.value),
+            count(stats.visits)?,
+            Values(&stats.mean),
+            Values(stats.proven.as_deref().unwrap_or_default()),
+            optional(position.evaluation_id.as_ref()),
+            count(stats.number.0)?,
+        ];
+        change(self.db, statements::UPDATE_POSITION, values, "position")
+    }
+
+    /// Writes what every edge that leads to a position keeps of it.
+    pub(super) fn tell_entries(&self, child: &PositionStats) -> Result<()> {
+        let number = count(child.number.0)?;
+        let entries: Vec<i64> =
+            every(self.db, statements::ENTRIES_OF_POSITION, [number], |columns| columns.take())?;
+        for edge in entries {
+            let values = params![
+                count(child.visits)?,
+                Values(&child.mean),
+                Values(child.proven.as_deref().unwrap_or_default()),
+                edge,
+            ];
+            change(self.db, statements::UPDATE_EDGE_CHILD, values, "edge")?;
+        }
+        Ok(())
+    }
+}
+
+impl Tree for Session<'_> {
+    type Error = Error;
+
+    fn position(&self, number: PositionNumber) -> Result<PositionStats> {
+        first(self.db, statements::STATS_OF_POSITION, [count(number.0)?], rows::position_stats)?
+            .ok_or_else(|| Error::not_found("position", number.0))
+    }
+
+    fn edges(&self, number: PositionNumber) -> Result<Vec<EdgeStats>> {
+        edges(self.db, number)
+    }
+
+    fn inner(&self, draw: u64) -> Result<Option<PositionNumber>> {
+        let Some(place) = draw.checked_rem(self.row.expanded) else { return Ok(None) };
+        let values = params![self.row.number, count(place)?];
+        first(self.db, statements::POSITION_AT_PLACE, values, |columns| columns.count().map(PositionNumber))
+    }
+
+    fn line(&self, number: PositionNumber) -> Result<Vec<Step>> {
+        line(self.db, self.row.number, number)
+    }
+}
+
+/// The steps by which the position `number` of the search with this number in the database was first reached.
+pub(super) fn line(db: &Connection, search: i64, number: PositionNumber) -> Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    let mut at = number;
+    loop {
+        let place = i64::try_from(at.0).unwrap_or(-1);
+        let entry = first(db, statements::ENTRY_OF_POSITION, params![place, search], |columns| {
+            Ok(columns.optional_count()?.map(EdgeNumber))
+        })?;
+        let entry = entry.ok_or_else(|| Error::not_found("position", at.0))?;
+        let Some(edge) = entry else { break };
+        steps.push(rows::step(edge));
+        at = rows::parent(edge);
+    }
+    steps.reverse();
+    Ok(steps)
+}

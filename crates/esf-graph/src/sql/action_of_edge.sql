@@ -1,0 +1,1 @@
+SELECT action, name FROM actions WHERE edge = $1

@@ -1,0 +1,1 @@
+UPDATE positions SET asking = asking + $1 WHERE number = $2

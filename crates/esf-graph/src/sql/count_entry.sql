@@ -1,0 +1,1 @@
+UPDATE positions SET entries = entries + 1 WHERE number = $1

@@ -1,0 +1,1 @@
+SELECT entry FROM positions WHERE number = $1 AND search = $2

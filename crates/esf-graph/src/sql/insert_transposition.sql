@@ -1,0 +1,1 @@
+INSERT INTO transpositions (child, edge) VALUES ($1, $2)

@@ -1,0 +1,1 @@
+SELECT level, depth FROM positions WHERE number = $1

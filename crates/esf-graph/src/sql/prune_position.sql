@@ -1,0 +1,1 @@
+UPDATE positions SET pruned = 1 WHERE number = $1

@@ -1,0 +1,1 @@
+UPDATE positions SET depth = $1, level = $2 WHERE number = $3

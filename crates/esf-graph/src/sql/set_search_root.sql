@@ -1,0 +1,1 @@
+UPDATE searches SET root = $1 WHERE number = $2
