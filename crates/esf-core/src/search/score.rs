@@ -99,8 +99,7 @@ fn by_value(config: &Config, position: &PositionStats, edges: &[EdgeStats]) -> V
         let Some(value) = edge_worth(config, position.to_move, edge, exact) else {
             return match first_play(config, position, &scale) {
                 Some(value) => Score { first: false, value: value + bonus },
-                // Infinite in UCB1: what is left to tell them apart is their order.
-                None => Score { first: true, value: if bonus.is_finite() { bonus } else { 0.0 } },
+                None => Score { first: true, value: bonus },
             };
         };
         let value = scale.apply(value);
@@ -160,7 +159,8 @@ impl Exploration {
 
     fn bonus(self, prior: f64, visits: f64) -> f64 {
         match self {
-            Self::Logarithm { c, logarithm } => c * (logarithm / visits).sqrt(),
+            // An untried edge comes first whatever its bonus is.
+            Self::Logarithm { c, logarithm } => c * (logarithm / visits.max(1.0)).sqrt(),
             Self::Prior { factor } => factor * prior / (1.0 + visits),
         }
     }

@@ -171,7 +171,11 @@ impl<'a, T: Tree> Walk<'a, T> {
         let forced = if starts { self.start.edge } else { None };
         let position = self.tree.position(at)?;
         self.known = 0;
-        if root && position.values == 0 && config.evaluate_root && forced.is_none() {
+        if let Some(edge) = forced {
+            let edges = self.tree.edges(at)?;
+            return Ok(self.forced(position, edges, edge));
+        }
+        if root && position.values == 0 && config.evaluate_root {
             return Ok(if position.asking > 0 { Arrival::Held } else { Arrival::Leaf(Stage::Revisit, None) });
         }
         if is_final(config, &position) || config.max_depth.is_some_and(|depth| position.depth >= depth) {
@@ -183,12 +187,10 @@ impl<'a, T: Tree> Walk<'a, T> {
         }
         let edges = self.tree.edges(at)?;
         self.known = edges.len();
-        if let Some(edge) = forced {
-            return Ok(self.forced(position, edges, edge));
-        }
         let open = edges.iter().filter(|edge| edge.status == EdgeStatus::Open).count();
         let held: u64 = edges.iter().map(|edge| u64::from(edge.in_flight)).sum();
         let allowed = widening(config, position.visits + held).map(|allowed| allowed as usize);
+        let mut asked = false;
         if position.expansion == Expansion::Open && !(starts && self.start.asked) {
             let most = config.widening.map_or(usize::MAX, |widening| widening.max_children as usize);
             if edges.len() < most && (open == 0 || allowed.is_some_and(|allowed| open < allowed)) {
@@ -196,11 +198,11 @@ impl<'a, T: Tree> Walk<'a, T> {
                     let want = allowed.map(|allowed| (allowed - open).min(most - edges.len()) as u32);
                     return Ok(Arrival::Leaf(Stage::Expand, want));
                 }
-                self.held = true;
+                asked = true;
             }
         }
         match open {
-            0 if self.held => Ok(Arrival::Held),
+            0 if asked => Ok(Arrival::Held),
             0 => Ok(self.revisit(root, &position)),
             _ => Ok(Arrival::Inner(self.frame(position, edges, allowed))),
         }

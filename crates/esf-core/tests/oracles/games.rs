@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 
 use esf_core::search::config::{FirstPlay, Normalize, Policy, Solve, Transpositions};
-use esf_core::search::memory::{Fact, MemoryTree};
+use esf_core::search::memory::MemoryTree;
 use esf_core::search::rules::best;
 use esf_core::search::{BestKind, Config};
 
+use crate::laws::rebuilt;
 use crate::play::{Chance, Flow, World, search};
 
 /// So many in a row, on a board of these sides; in `gravity` a move is a column.
@@ -184,27 +185,9 @@ fn config(policy: Policy, transpositions: Transpositions, solve: Solve) -> Confi
 fn searched(board: &Board, config: &Config, flow: Flow, seed: u64) -> u64 {
     let mut tree = MemoryTree::new(config.clone(), board.to_move());
     search(&mut tree, board, flow, &mut Chance(seed));
-    rebuilt(&tree, board.to_move(), seed);
+    rebuilt(&tree, board.to_move(), &mut Chance(!seed));
     let (root, edges) = (tree.stats(MemoryTree::ROOT), tree.edges_of(MemoryTree::ROOT));
     tree.action(best(config, BestKind::Robust, root, &edges).expect("it was searched"))
-}
-
-/// Counters rebuilt of a shuffled log, in which some facts are twice, are those of the live tree.
-fn rebuilt(tree: &MemoryTree, to_move: u8, seed: u64) {
-    let mut chance = Chance(!seed);
-    let mut facts: Vec<Fact> = tree.facts().to_vec();
-    for _ in 0..facts.len() / 3 {
-        facts.push(facts[chance.below(facts.len())].clone());
-    }
-    for last in (1..facts.len()).rev() {
-        facts.swap(last, chance.below(last + 1));
-    }
-    let again = MemoryTree::rebuild(tree.config().clone(), to_move, &facts, tree.held());
-    assert_eq!(again.counters(), tree.counters());
-    assert_eq!(again.rollouts(), tree.rollouts());
-    if tree.config().transpositions == Transpositions::Off {
-        assert!(again.positions().eq(tree.positions()), "in a tree the values are the same, bit for bit");
-    }
 }
 
 fn moves_are_optimal(boards: &[(Board, Vec<u64>)], config: &Config, rollouts: u64, in_flight: usize) {

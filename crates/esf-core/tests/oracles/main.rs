@@ -5,3 +5,5 @@ mod fixtures;
 mod games;
 mod laws;
 mod play;
+mod rules;
+mod world;
