@@ -8,6 +8,9 @@ pub mod picture;
 mod picture_layout;
 pub mod proposer;
 pub mod proposer_talk;
+pub mod report;
+mod report_junit;
+mod report_tap;
 
-pub use evaluator::{Evaluator, InvalidEvaluator};
-pub use judge::{Judgement, Outcome, judge};
+pub use evaluator::{Evaluator, InvalidEvaluator, JudgedBy};
+pub use judge::{Evidence, Found, Judgement, Outcome, judge};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use esf_core::ops::exec::{FinishExec, RecordExec, exec_id};
 use esf_core::ops::{Meta, Request};
-use esf_core::record::{ExecStatus, Failure};
+use esf_core::record::{ExecStatus, Failure, Purpose};
 use esf_core::{Class, ExecId, FailureClass, Problem};
 
 use crate::executor::{ExecSpec, Exit, SpawnError, Stdio};
@@ -22,7 +22,7 @@ use crate::server::Worker;
 use crate::server::connection::{Served, reply};
 use crate::server::live::{LimitsHit, Live};
 use crate::server::relay::{relay, replay};
-use crate::server::running::{Command, Drains, End};
+use crate::server::running::{Command, Drains, End, Keep};
 use crate::spool::{Extent, Quota, Spool};
 use crate::wire::{Connection, Kind, nonblocking, pipe};
 use crate::{clock, place};
@@ -283,7 +283,10 @@ impl Worker {
         begun: Instant,
         prepared: Prepared,
     ) {
-        let end = drains.supervise(command, deadline, prepared.keyed, &self.leftovers);
+        // Where nothing of a tree's code may run on beside what judges it.
+        let processes = live.attempt.purpose != Purpose::Evaluate;
+        let keep = Keep { durably: prepared.keyed, processes };
+        let end = drains.supervise(command, deadline, keep, &self.leftovers);
         let end = end.unwrap_or_else(|error| {
             tracing::error!(exec = %command.exec_id, %error, "supervision failed");
             let why = Failure::new(FailureClass::InfraLost, "exec", format!("supervision failed: {error}"));

@@ -148,6 +148,15 @@ struct Drain {
 /// The two streams of a command, on their way from pipes to spools.
 pub(crate) struct Drains([Drain; 2]);
 
+/// What is kept of a command that ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep {
+    /// Its output through a loss of power.
+    pub(crate) durably: bool,
+    /// The processes that it left behind.
+    pub(crate) processes: bool,
+}
+
 /// How the direct child ended.
 pub(crate) struct End {
     pub(crate) exit: Result<Exit, ExecutorError>,
@@ -164,24 +173,28 @@ impl Drains {
         Self([drain(Stream::Stdout, stdout), drain(Stream::Stderr, stderr)])
     }
 
-    /// Drains until the direct child ended. What others still hold open goes to `leftovers`.
+    /// Drains until the direct child ended. What others still hold open goes to `leftovers`, unless the
+    /// command is to leave nothing: then all that it started is dead before its end is known.
     pub(crate) fn supervise(
         mut self,
         command: &Command,
         deadline: Option<Instant>,
-        durable: bool,
+        keep: Keep,
         leftovers: &Leftovers,
     ) -> io::Result<End> {
         let running = command.running().map_err(io::Error::other)?;
         let timed_out = self.run(command, running, deadline)?;
         let exit = running.wait();
+        if !keep.processes {
+            running.kill_tree().map_err(io::Error::other)?;
+        }
         for drain in &mut self.0 {
             drain.take_what_is_there()?;
         }
         let [stdout, stderr] = [self.0[0].spool.extent(), self.0[1].spool.extent()];
         command.update(|progress| (progress.stdout, progress.stderr) = (stdout, stderr));
         for Drain { pipe, spool, .. } in self.0 {
-            if durable {
+            if keep.durably {
                 spool.sync()?;
             }
             if let Some(pipe) = pipe {

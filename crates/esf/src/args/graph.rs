@@ -77,14 +77,18 @@ pub(crate) struct Prune {
 
 #[derive(Args)]
 pub(crate) struct Evaluate {
-    /// A sealed node
-    pub(crate) node: String,
+    /// Sealed nodes
+    #[arg(required = true, value_name = "NODE")]
+    pub(crate) nodes: Vec<String>,
     /// Run this evaluator file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["version", "verdict", "reward", "evidence"], required_unless_present = "verdict")]
     pub(crate) evaluator: Option<PathBuf>,
-    /// Run it this often
+    /// Run it this often for each node
     #[arg(long, requires = "evaluator", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
+    /// Run this many at once
+    #[arg(long, value_name = "N", requires = "evaluator", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) parallel: u32,
     /// Attach by hand: the evaluator's version
     #[arg(long, requires = "verdict")]
     pub(crate) version: Option<String>,

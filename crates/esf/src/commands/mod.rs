@@ -39,7 +39,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
         Command::Exec(arguments) => return exec::exec(&context, arguments),
         Command::Suspend(arguments) => live::suspend(&context, &arguments),
         Command::Retry(arguments) => live::retry(&context, &arguments),
-        Command::Evaluate(arguments) => evaluate::evaluate(&context, &arguments),
+        Command::Evaluate(arguments) => return evaluate::evaluate(&context, &arguments),
         Command::Merge(arguments) => integrate::merge(&context, &arguments),
         Command::Promote(arguments) => integrate::promote(&context, &arguments),
         Command::Export(arguments) => integrate::export(&context, &arguments),

@@ -73,16 +73,20 @@ pub(super) fn attempt(attempt: &Attempt) -> Reply {
     Reply { value: json!({ "attempt": attempt }), ..attempts(std::slice::from_ref(attempt)) }
 }
 
-pub(crate) fn evaluation(evaluation: &Evaluation) -> Reply {
-    let mut table = Table::new(&["EVALUATION", "NODE", "EVALUATOR", "VERDICT", "REWARD", "FAILURE"]);
-    table.row([
+pub(super) fn evaluation_row(evaluation: &Evaluation) -> [String; 6] {
+    [
         short(&evaluation.evaluation_id),
         short(&evaluation.node_id),
         format!("{}@{}", evaluation.evaluator, evaluation.evaluator_version),
         evaluation.verdict.to_string(),
         optional(&evaluation.reward),
         evaluation.failure.as_ref().map_or("-".to_owned(), |failure| failure.detail.clone()),
-    ]);
+    ]
+}
+
+pub(crate) fn evaluation(evaluation: &Evaluation) -> Reply {
+    let mut table = Table::new(&["EVALUATION", "NODE", "EVALUATOR", "VERDICT", "REWARD", "FAILURE"]);
+    table.row(evaluation_row(evaluation));
     let ids = vec![evaluation.evaluation_id.to_string()];
     Reply { value: json!({ "evaluation": evaluation }), table, ids }
 }

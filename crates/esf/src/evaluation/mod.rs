@@ -3,31 +3,45 @@
 //! this program dies. Invariant: an evaluation is known by its key: asked again it is answered from the
 //! record, cut short it is run anew, and many threads may ask at once.
 
+mod batch;
 mod files;
+mod left;
 mod run;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use esf_control::{Evaluator, Judgement, Outcome, judge};
+use esf_control::{Evaluator, JudgedBy, Judgement};
 use esf_core::ops::evaluate::NewEvaluation;
 use esf_core::record::{self, Attempt, Evaluation, Evidence, Failure, Node};
-use esf_core::{Class, Digest, FailureClass, Problem};
+use esf_core::{Class, Digest, Problem};
 use esf_store::Store;
 use serde_json::{Value, json};
 
 use crate::commands::find;
 use crate::context::{Context, io_problem};
 
+pub(crate) use batch::{Progress, Task, evaluate_all};
+
 /// An evaluator file made ready: parsed, its files found and digested.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     evaluator: Evaluator,
-    files: Option<PathBuf>,
-    files_digest: Option<Digest>,
+    files: Option<Own>,
+    /// Those of the scorer.
+    score_files: Option<Own>,
     digest: Digest,
     hide: globset::GlobSet,
+    judged_by: JudgedBy,
     runs: u32,
+}
+
+/// A directory of an evaluator's own files.
+#[derive(Debug)]
+struct Own {
+    path: PathBuf,
+    /// What it was when it was digested.
+    stamp: Digest,
 }
 
 impl Prepared {
@@ -42,11 +56,23 @@ impl Prepared {
         let text = fs::read_to_string(path).map_err(|error| io_problem("read", path, &error))?;
         let evaluator = Evaluator::parse(&text).map_err(|error| bad(error.to_string()))?;
         let beside = path.parent().unwrap_or(Path::new(""));
-        let files = evaluator.files.as_ref().map(|files| beside.join(files));
-        let files_digest = files.as_deref().map(files::digest).transpose()?;
+        let (mut digests, mut speak) = (Vec::new(), false);
+        let mut own = |directory: &Option<String>| -> Result<Option<Own>, Problem> {
+            let Some(directory) = directory else { return Ok(None) };
+            let path = beside.join(directory);
+            let found = files::read(&path)?;
+            if let Some(path) = evaluator.left_paths().find(|path| found.have(path)) {
+                return Err(bad(format!("{path} is among the evaluator's files, so no run can leave it")));
+            }
+            digests.push(found.digest);
+            speak |= found.speak_of_result;
+            Ok(Some(Own { path, stamp: found.stamp }))
+        };
+        let (files, score_files) = (own(&evaluator.files)?, own(&evaluator.score_files)?);
+        let judged_by = evaluator.judged_by(speak);
         let hide = evaluator.hidden().map_err(|error| bad(error.to_string()))?;
-        let (digest, runs) = (evaluator.digest(files_digest.as_ref()), evaluator.repeat);
-        Ok(Self { digest, evaluator, files, files_digest, hide, runs })
+        let (digest, runs) = (evaluator.digest(&digests), evaluator.repeat);
+        Ok(Self { digest, evaluator, files, score_files, hide, judged_by, runs })
     }
 
     /// The same, to be run this often for each node instead of as often as the file says.
@@ -73,7 +99,9 @@ impl Prepared {
 
     /// That the files are still those that were digested: a sandbox has its own copy, made in between.
     fn unchanged(&self) -> Result<(), Problem> {
-        if self.files.as_deref().map(files::digest).transpose()? == self.files_digest {
+        let same = |own: &Own| Ok(files::stamp(&own.path)? == own.stamp);
+        let all: Result<Vec<bool>, Problem> = self.files.iter().chain(&self.score_files).map(same).collect();
+        if all?.into_iter().all(|same| same) {
             return Ok(());
         }
         let message = "the evaluator's files changed while it was in use";
@@ -157,32 +185,7 @@ impl Asking<'_> {
         let known = self.store.graph().recorded_asked(&meta, "evaluate", &self.asked);
         match known.map_err(|error| error.problem())? {
             Some(evaluation) => Ok(evaluation),
-            None => self.run(),
-        }
-    }
-
-    fn run(&self) -> Result<Evaluation, Problem> {
-        let mut client = self.context.worker()?;
-        client.set_cancel(crate::interrupt::watch()?);
-        match self.start(&mut client) {
-            Ok(attempt) => {
-                // Recorded under the run's own lease, so the release comes after it, whatever it came to.
-                let recorded = self
-                    .prepared
-                    .unchanged()
-                    .and_then(|()| run::Run::new(self, &mut client, &attempt).judge())
-                    .and_then(|judged| self.record(judged, Some(&attempt)));
-                let meta = self.context.request_meta(&self.step("release"));
-                if let Err(problem) = client.release(meta, attempt.attempt_id, true) {
-                    tracing::warn!(%problem, "the evaluation's attempt ends at its lifetime instead");
-                }
-                recorded
-            }
-            Err(problem) if problem.code == "infra_prepare" || problem.code == "infra_lost" => {
-                let judgement = judge(Outcome::Lost(FailureClass::InfraPrepare), None, None);
-                self.record(Judged { judgement, outputs: Vec::new() }, None)
-            }
-            Err(problem) => Err(problem),
+            None => run::Run::new(self)?.evaluate(),
         }
     }
 
@@ -209,6 +212,16 @@ impl Asking<'_> {
             epoch: attempt.map(|attempt| attempt.lease_epoch),
         };
         let meta = self.context.meta(self.part)?;
-        self.store.graph().evaluate_asked(&meta, &self.asked, new).map_err(|error| error.problem())
+        let recorded = self.store.graph().evaluate_asked(&meta, &self.asked, new.clone());
+        let recorded = recorded.map_err(|error| error.problem());
+        match recorded {
+            // Somebody has settled the lost run already; that it was lost stays true.
+            Err(problem) if problem.code == "lease_fenced" && new.verdict.is_error() => {
+                let alone = NewEvaluation { run_attempt: None, epoch: None, ..new };
+                let recorded = self.store.graph().evaluate_asked(&meta, &self.asked, alone);
+                recorded.map_err(|error| error.problem())
+            }
+            recorded => recorded,
+        }
     }
 }

@@ -4,6 +4,7 @@
 mod bad_input;
 mod concurrency;
 mod durability;
+mod evaluator;
 mod examples;
 mod executors_page;
 mod generated;
