@@ -10,7 +10,7 @@ use rusqlite::Connection;
 
 use crate::error::Result;
 use crate::row::{Bytes, every, first};
-use crate::{Graph, statements};
+use crate::{Graph, search, statements};
 
 impl Graph {
     /// Everything that is wrong with the graph, in words; empty when it is sound.
@@ -22,6 +22,7 @@ impl Graph {
             let mut findings = sqlite(db)?;
             references(db, &mut findings)?;
             digests(db, &mut findings)?;
+            search::check::check_all(db, &mut findings)?;
             let (count, last) = first(db, statements::CHECK_EVENTS, [], |c| Ok((c.count()?, c.count()?)))?
                 .unwrap_or_default();
             if count != last {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use esf_core::id::{AttemptId, GroupId, LeaseId, NodeId};
+use esf_core::id::{AttemptId, GroupId, LeaseId, NodeId, RolloutId, SearchId};
 use esf_core::manifest::RootPin;
 use esf_core::ops::{fail_attempt, prune};
 use esf_core::record::{Attempt, Exec, Group, Lease, Node};
@@ -161,7 +161,8 @@ pub(crate) fn subtree(db: &Connection, top: NodeId) -> Result<Vec<prune::Candida
     Ok(found)
 }
 
-fn candidate(db: &Connection, node_id: NodeId) -> Result<prune::Candidate> {
+/// A node as prune sees it.
+pub(crate) fn candidate(db: &Connection, node_id: NodeId) -> Result<prune::Candidate> {
     let read = |columns: &mut Columns<'_>| {
         let parents: Vec<NodeId> = columns.optional_id()?.into_iter().collect();
         Ok((parents, columns.count()?, columns.word(NodeStatus::parse)?, columns.count()?))
@@ -176,5 +177,23 @@ fn candidate(db: &Connection, node_id: NodeId) -> Result<prune::Candidate> {
         Ok((columns.id()?, columns.optional_id()?))
     })?;
     let kept = every(db, statements::KEPT_ATTEMPTS_OF_NODE, [node_id.bytes()], records::attempt)?;
-    Ok(prune::Candidate { node_id, parents, status, open, tagged: tags > 0, kept })
+    let searched = searched(db, node_id, 0)?;
+    Ok(prune::Candidate { node_id, parents, status, open, tagged: tags > 0, searched, kept })
+}
+
+/// A search that needs `node`, other than the one with the number `but` in the database.
+pub(crate) fn searched(
+    db: &Connection,
+    node: NodeId,
+    but: i64,
+) -> Result<Option<(SearchId, Option<RolloutId>)>> {
+    let held = first(db, statements::ROLLOUTS_NEEDING_NODE, [node.bytes()], |columns| {
+        Ok((columns.id()?, Some(columns.id()?)))
+    })?;
+    if held.is_some() {
+        return Ok(held);
+    }
+    first(db, statements::SEARCHES_NEEDING_NODE, params![node.bytes(), but], |columns| {
+        Ok((columns.id()?, None))
+    })
 }

@@ -184,6 +184,21 @@ pub(crate) fn every<T>(
     Ok(values)
 }
 
+/// Shows every row of `sql` to `see`, holding one at a time.
+pub(crate) fn each(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    mut see: impl FnMut(&mut Columns<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut statement = db.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    while let Some(row) = rows.next()? {
+        see(&mut Columns { row, at: 0 })?;
+    }
+    Ok(())
+}
+
 /// Runs `sql`, which must change exactly one row.
 pub(crate) fn change(db: &Connection, sql: &str, params: impl Params, what: &str) -> Result<()> {
     match db.prepare_cached(sql)?.execute(params)? {

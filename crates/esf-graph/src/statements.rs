@@ -30,6 +30,7 @@ statements! {
     CANDIDATE = "candidate";
     CHECK_BASES = "check_bases";
     CHECK_CANONICAL = "check_canonical";
+    CHECK_ENDED = "check_ended";
     CHECK_EVENTS = "check_events";
     CHECK_EXECS = "check_execs";
     CHECK_LEASES = "check_leases";
@@ -37,8 +38,10 @@ statements! {
     CHECK_PARENTS = "check_parents";
     CHECK_PRODUCERS = "check_producers";
     CHECK_PRUNED = "check_pruned";
+    CHECK_ROLLOUTS = "check_rollouts";
     CHECK_ROOTS = "check_roots";
     CHECK_TAGS = "check_tags";
+    CHECK_VALUES = "check_values";
     CHILD_IDS = "child_ids";
     CHILDREN_OF_NODE = "children_of_node";
     CHILDREN_OF_POSITION = "children_of_position";
@@ -48,7 +51,6 @@ statements! {
     DELETE_TAG = "delete_tag";
     DIGESTS_OF_EDGES = "digests_of_edges";
     EDGES_FROM = "edges_from";
-    ENDED_ROLLOUTS = "ended_rollouts";
     ENTRIES_OF_POSITION = "entries_of_position";
     ENTRY_OF_POSITION = "entry_of_position";
     EVALUATION_BY_ID = "evaluation_by_id";
@@ -123,8 +125,8 @@ statements! {
     POSITION_AT_PLACE = "position_at_place";
     POSITION_BY_NUMBER = "position_by_number";
     POSITION_OF_NODE = "position_of_node";
+    POSITION_WITH_KEY = "position_with_key";
     POSITIONS_FROM = "positions_from";
-    POSITIONS_WITH_KEY = "positions_with_key";
     PRUNE_EDGE = "prune_edge";
     PRUNE_NODE = "prune_node";
     PRUNE_POSITION = "prune_position";

@@ -1,13 +1,13 @@
 //! `prune`: an unleased subtree goes out of sight, at once and logically; collecting its bytes is a
-//! later matter. Invariant: what is leased, tagged, canonical or reachable from outside the subtree
-//! stays, together with its ancestors inside it, so a node that can be selected never loses one.
+//! later matter. Invariant: what is leased, tagged, canonical, needed by a search or reachable from outside
+//! the subtree stays, together with its ancestors inside it, so a node that can be selected never loses one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AttemptId, GroupId, LeaseId, NodeId};
-use crate::ops::{Change, Decision, Reject, Request, Transition};
+use crate::id::{AttemptId, GroupId, LeaseId, NodeId, RolloutId, SearchId};
+use crate::ops::{Change, Decision, Reject, Request, Transition, search};
 use crate::record::{Attempt, EventKind, text_forms};
 use crate::state::{AttemptStatus, AttemptStep, NodeStatus};
 
@@ -36,6 +36,9 @@ pub struct Candidate {
     pub open: Option<(AttemptId, Option<LeaseId>)>,
     /// Whether it has a name.
     pub tagged: bool,
+    /// A search that needs it: one with a rollout that is held and begins there, or an open one that has it and
+    /// did not give it up.
+    pub searched: Option<(SearchId, Option<RolloutId>)>,
     /// Its failed attempts that keep a delta.
     pub kept: Vec<Attempt>,
 }
@@ -58,6 +61,10 @@ pub enum Reason {
     Leased,
     /// It is the canonical node.
     Canonical,
+    /// A rollout that is held begins at it.
+    Rollout,
+    /// An open search has it, and did not give it up.
+    Searched,
     /// It has a name.
     Tagged,
     /// It is reachable from outside the subtree, through a merge.
@@ -69,6 +76,8 @@ pub enum Reason {
 text_forms!(Reason {
     Leased = "leased",
     Canonical = "canonical",
+    Rollout = "rollout",
+    Searched = "searched",
     Tagged = "tagged",
     Reachable = "reachable",
     Ancestor = "ancestor",
@@ -97,7 +106,7 @@ pub struct PruneReply {
 /// Decides.
 ///
 /// # Errors
-/// `Leased` or `Canonical` when that is so of the top itself; `UnsealedChanges` with the count.
+/// `Leased`, `Canonical` or `Searched` when that is so of the top itself; `UnsealedChanges` with the count.
 pub fn decide(
     snapshot: &Snapshot,
     command: &Prune,
@@ -138,12 +147,15 @@ pub fn decide(
 }
 
 fn check_top(snapshot: &Snapshot, top: NodeId) -> Result<(), Reject> {
-    let open = snapshot.subtree.iter().find(|node| node.node_id == top).and_then(|node| node.open);
-    if let Some((attempt, lease)) = open {
+    let candidate = snapshot.subtree.iter().find(|node| node.node_id == top);
+    if let Some((attempt, lease)) = candidate.and_then(|node| node.open) {
         return Err(Reject::Leased { node: top, attempt, lease });
     }
     if snapshot.canonical == top {
         return Err(Reject::Canonical { node: top });
+    }
+    if let Some((search, rollout)) = candidate.and_then(|node| node.searched) {
+        return Err(search::reject::Reject::Searched { node: top, search, rollout }.into());
     }
     Ok(())
 }
@@ -198,6 +210,8 @@ fn own_reason(node: &Candidate, canonical: NodeId) -> Option<Reason> {
         Some(Reason::Leased)
     } else if node.node_id == canonical {
         Some(Reason::Canonical)
+    } else if let Some((_, rollout)) = node.searched {
+        Some(rollout.map_or(Reason::Searched, |_| Reason::Rollout))
     } else if node.tagged {
         Some(Reason::Tagged)
     } else {

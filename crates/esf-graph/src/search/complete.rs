@@ -8,7 +8,7 @@ use esf_core::id::EvaluationId;
 use esf_core::ops::search::{Complete, Completed, reject};
 use esf_core::ops::{Meta, Reject, Transition};
 use esf_core::record::{Evaluation, EventKind, Node};
-use esf_core::search::config::Transpositions;
+use esf_core::search::config::{Solve, Transpositions};
 use esf_core::search::{
     Candidates, Config, PositionStats, Rollout, RolloutStatus, Stage, Step, Tree, rules, visit,
 };
@@ -17,6 +17,7 @@ use esf_core::{Digest, canonical};
 use rusqlite::{Connection, params};
 
 use super::expand::{check, held, load};
+use super::link::{Order, Same};
 use super::rows::{PositionRow, RolloutRow, Values};
 use super::select::{NewPosition, asks, insert_position, unseen};
 use super::session::{self, Session};
@@ -99,7 +100,7 @@ struct Arrival {
     evaluation: Option<EvaluationId>,
     terminal: bool,
     /// Levels and depths of positions that a new edge to a known position changes.
-    order: Vec<super::link::Order>,
+    order: Vec<Order>,
 }
 
 /// The key of a state, where equal states are one position: by its node, its caller's key, or both.
@@ -148,9 +149,11 @@ impl Session<'_> {
             Stage::Visit => {
                 self.check_child(rollout, leaf, node.as_ref())?;
                 let key = position_key(self.config(), node.as_ref(), command.key.as_deref());
-                let same = self.same_state(leaf, key, command.to_move.unwrap_or(0))?;
-                let (known, order) = same.map_or((None, Vec::new()), |(known, order)| (Some(known), order));
-                (key, known, order)
+                match self.same_state(leaf, key)? {
+                    Same::None => (key, None, Vec::new()),
+                    Same::Cycle => (None, None, Vec::new()),
+                    Same::Position(known, order) => (key, Some(*known), order),
+                }
             }
             Stage::Revisit => {
                 if command.node.is_some() && command.node != leaf.node_id {
@@ -212,8 +215,9 @@ impl Session<'_> {
         leaf: &PositionRow,
         command: &Complete,
     ) -> Result<(Option<Vec<f64>>, Option<EvaluationId>)> {
+        self.check_own_numbers(rollout, command)?;
         let Some(id) = command.evaluation else {
-            if command.value.is_some() && self.config().evaluator.is_some() && !command.terminal {
+            if command.value.is_some() && self.config().evaluator.is_some() {
                 return Err(self.mismatch(rollout, None, "a value without an evaluation"));
             }
             return Ok((command.value.clone(), None));
@@ -236,6 +240,23 @@ impl Session<'_> {
         }
     }
 
+    /// Where an evaluator is named, nothing but its values decides: the caller has no reward or discount of its own.
+    fn check_own_numbers(&self, rollout: &Rollout, command: &Complete) -> Result<()> {
+        let config = self.config();
+        if config.evaluator.is_none() {
+            return Ok(());
+        }
+        if command.reward.iter().any(|reward| *reward != 0.0) {
+            return Err(self.mismatch(rollout, command.evaluation, "a reward of the caller's own"));
+        }
+        match command.discount {
+            Some(discount) if discount != config.discount => {
+                Err(self.mismatch(rollout, command.evaluation, "a discount of the caller's own"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// The value that an evaluation gives: its reward, or its metric `values` in a search of several.
     fn value_of(&self, rollout: &Rollout, evaluation: &Evaluation) -> Result<Vec<f64>> {
         let config = self.config();
@@ -249,9 +270,9 @@ impl Session<'_> {
                 Some(found) => return Err(self.mismatch(rollout, id, format!("an evaluator {found}"))),
                 None => return Err(self.mismatch(rollout, id, "an evaluation that was attached by hand")),
             }
-            if !evaluation.counts {
-                return Err(self.mismatch(rollout, id, "an evaluation that does not count"));
-            }
+        }
+        if !evaluation.counts {
+            return Err(self.mismatch(rollout, id, "an evaluation that does not count"));
         }
         let value = match config.values {
             1 => evaluation.reward.map(|reward| vec![reward]),
@@ -392,7 +413,11 @@ impl Session<'_> {
             visit::accept_value(self.config(), &mut reached.stats, value);
             reached.evaluation_id = arrival.evaluation.or(reached.evaluation_id);
         }
-        reached.stats.to_move = command.to_move.unwrap_or(reached.stats.to_move);
+        if reached.entry.is_none() {
+            // Of the root nobody could say it before.
+            reached.stats.to_move = command.to_move.unwrap_or(reached.stats.to_move);
+            reached.stats.terminal |= arrival.terminal;
+        }
         Ok(reached)
     }
 
@@ -428,6 +453,26 @@ impl Session<'_> {
             self.row.best = Some(self.row.best.map_or(worth, |best| best.max(worth)));
         }
         self.stop_if_enough(&child, &edges);
+        Ok(())
+    }
+
+    /// Derives anew what is known along the path of a rollout that was not counted: an expansion or a closed
+    /// edge may prove a value, and where positions are shared, others may have changed what is below.
+    pub(super) fn refresh(&self, rollout: &Rollout) -> Result<()> {
+        let config = self.config();
+        if config.solve != Solve::Full && config.transpositions == Transpositions::Off {
+            return Ok(());
+        }
+        let above = rollout.path.iter().rev().map(|step| step.position).filter(|at| *at != rollout.leaf);
+        for number in std::iter::once(rollout.leaf).chain(above) {
+            let mut position = Tree::position(self, number)?;
+            let was = position.clone();
+            visit::recompute(config, &mut position, &Tree::edges(self, number)?);
+            if position != was {
+                self.write_stats(&position)?;
+                self.tell_entries(&position)?;
+            }
+        }
         Ok(())
     }
 }

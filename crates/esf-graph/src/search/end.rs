@@ -42,7 +42,8 @@ impl Graph {
                 RolloutStatus::Selected => {}
             }
             let mut session = Session::of_number(transaction.db, &meta, row.search)?;
-            let rollout = session.void(row, command.class, &command.reason, command.class.is_some())?;
+            let counts = rules::blames(command.class);
+            let rollout = session.void(row, command.class, &command.reason, counts)?;
             let (_, transitions) = session.finish()?;
             apply::commit(transaction, &meta, &[], &transitions)?;
             Ok(rollout)
@@ -152,6 +153,7 @@ impl Session<'_> {
         if counts {
             self.fail_edge(&rollout, class, reason)?;
         }
+        self.refresh(&rollout)?;
         let ended = self.row.search.accepted + self.row.search.void;
         let values = params![class.map(FailureClass::as_str), reason, self.meta.now.0, count(ended)?, number];
         change(self.db, statements::VOID_ROLLOUT, values, "rollout")?;

@@ -96,6 +96,7 @@ fn expand(db: &Connection, request: &Request<'_>, command: &Expand) -> Result<(D
     let expanded =
         Transition { rollout_id: Some(command.rollout), ..Transition::new(EventKind::PositionExpanded) };
     session.log(expanded.detail(detail));
+    session.refresh(&row.rollout)?;
     let known = leaf.edge_count;
     let ticket = session.go_on(row, leaf)?;
     let (_, transitions) = session.finish()?;
@@ -163,7 +164,8 @@ impl Session<'_> {
         }
         let added = position.edge_count - before;
         self.row.search.edges += u64::from(added);
-        if candidates.exhausted {
+        // A proposer that has nothing new is not asked again.
+        if candidates.exhausted || added == 0 {
             position.stats.expansion = Expansion::Exhausted;
         } else if position.stats.expansion == Expansion::Unasked {
             position.stats.expansion = Expansion::Open;

@@ -23,27 +23,28 @@ pub(super) struct Order {
     pub(super) depth: u32,
 }
 
+/// Whether a state has a position already.
+pub(super) enum Same {
+    /// It has none.
+    None,
+    /// It has one, from which the edge would lead back to where it begins: the states stay apart, and nothing
+    /// else is led to the second one.
+    Cycle,
+    /// It has this one; an edge to it changes these orders.
+    Position(Box<PositionRow>, Vec<Order>),
+}
+
 impl Session<'_> {
-    /// The position of an equal state to which an edge from `leaf` may lead, with what that changes.
-    pub(super) fn same_state(
-        &self,
-        leaf: &PositionRow,
-        key: Option<Digest>,
-        to_move: u8,
-    ) -> Result<Option<(PositionRow, Vec<Order>)>> {
-        let Some(key) = key else { return Ok(None) };
+    /// The position of an equal state, to which an edge from `leaf` may lead.
+    pub(super) fn same_state(&self, leaf: &PositionRow, key: Option<Digest>) -> Result<Same> {
+        let Some(key) = key else { return Ok(Same::None) };
         let values = params![self.row.number, key.bytes()];
-        let equal: Vec<u64> =
-            every(self.db, statements::POSITIONS_WITH_KEY, values, |columns| columns.count())?;
-        for number in equal {
-            let known = self.own_position(PositionNumber(number))?;
-            if known.stats.to_move == to_move
-                && let Some(order) = order(self.db, leaf, known.stats.number)?
-            {
-                return Ok(Some((known, order)));
-            }
+        let number = first(self.db, statements::POSITION_WITH_KEY, values, |columns| columns.count())?;
+        let Some(number) = number.map(PositionNumber) else { return Ok(Same::None) };
+        match order(self.db, leaf, number)? {
+            Some(order) => Ok(Same::Position(Box::new(self.own_position(number)?), order)),
+            None => Ok(Same::Cycle),
         }
-        Ok(None)
     }
 
     /// Has one edge more lead to the position `known`.

@@ -4,10 +4,12 @@
 //! Invariants: the tree is never resident, one path is touched at a time; facts are written once, and what is
 //! derived of them in the same transaction; a rollout is counted once, whoever says so and how often.
 
+pub(crate) mod check;
 mod complete;
 mod end;
 mod expand;
 mod link;
+mod prune;
 mod reads;
 pub(crate) mod rows;
 mod select;

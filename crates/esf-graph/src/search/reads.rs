@@ -106,7 +106,7 @@ impl Graph {
     ///
     /// # Errors
     /// `NotFound`, and failures of the database.
-    pub fn line_of_position(&self, number: PositionNumber) -> Result<Vec<Edge>> {
+    pub fn line_to(&self, number: PositionNumber) -> Result<Vec<Edge>> {
         self.read(|db| {
             let row = session::position(db, number)?;
             let line = session::line(db, row.search, number)?;
@@ -155,8 +155,8 @@ impl Graph {
         })
     }
 
-    /// The positions with a value whose mean is worth the most to whose choice the root is, best first; at
-    /// most `limit`.
+    /// The positions whose own value is worth the most to whose choice the root is, best first; of equals the
+    /// most visited, then the oldest. At most `limit`.
     ///
     /// # Errors
     /// `NotFound`, and failures of the database.
@@ -238,19 +238,19 @@ pub(super) fn principal(db: &Connection, search: &SearchRow, kind: BestKind) -> 
 pub(super) fn top(db: &Connection, search: &SearchRow, limit: usize) -> Result<Vec<PositionNumber>> {
     let config = &search.search.config;
     let mover = session::position(db, search.search.root)?.stats.to_move;
-    let mut top: Vec<(f64, PositionNumber)> = Vec::with_capacity(limit.min(1024) + 1);
+    let mut top: Vec<((f64, u64), PositionNumber)> = Vec::new();
     if limit == 0 {
         return Ok(Vec::new());
     }
     walk(db, search.number, |row| {
-        if row.stats.mean.is_empty() {
+        if row.stats.value.is_empty() {
             return Ok(());
         }
-        let worth = rules::worth(config, mover, &row.stats.mean);
+        let key = (rules::worth(config, mover, &row.stats.value), row.stats.visits);
         // Of equals, the older comes first.
-        let place = top.partition_point(|(known, _)| *known >= worth);
+        let place = top.partition_point(|(known, _)| *known >= key);
         if place < limit {
-            top.insert(place, (worth, row.stats.number));
+            top.insert(place, (key, row.stats.number));
             top.truncate(limit);
         }
         Ok(())

@@ -270,8 +270,6 @@ pub(crate) struct RolloutRow {
     pub(crate) wanted: Option<u32>,
     /// What tells its outcome from others.
     pub(crate) outcome: Option<Digest>,
-    /// Its place among the rollouts of the search that have ended.
-    pub(crate) ended: Option<u64>,
     /// The record.
     pub(crate) rollout: Rollout,
 }
@@ -295,7 +293,6 @@ pub(crate) fn rollout(columns: &mut Columns<'_>) -> Result<RolloutRow> {
     let cost = columns.take()?;
     let (expires_at, boot_id) = (BootMillis(columns.take()?), columns.take()?);
     let (selected_at, ended_at) = (time(columns)?, optional_time(columns)?);
-    let ended = columns.optional_count()?;
     let rollout = Rollout {
         rollout_id,
         search_id,
@@ -317,7 +314,7 @@ pub(crate) fn rollout(columns: &mut Columns<'_>) -> Result<RolloutRow> {
         created_by: columns.take()?,
         trace_id: columns.take()?,
     };
-    Ok(RolloutRow { number, search, wanted, outcome, ended, rollout })
+    Ok(RolloutRow { number, search, wanted, outcome, rollout })
 }
 
 /// The steps of a path as their column has them.

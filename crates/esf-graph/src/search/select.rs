@@ -203,11 +203,17 @@ fn select(db: &Connection, request: &Request<'_>, command: &Select) -> Result<Se
     let from = session.search().selected;
     let (mut tickets, mut saturated) = (Vec::new(), false);
     while tickets.len() < command.count as usize && session.search().status == SearchStatus::Open {
-        if !session.affords_one() {
+        let (ordinal, budget) = (session.search().selected, session.config().budget);
+        if budget.attempts.is_some_and(|most| ordinal >= most) {
+            session.stop(StopReason::Attempts);
+            break;
+        }
+        // No more than can be accepted, if all that are in flight are.
+        let unended = session.search().accepted + session.search().in_flight();
+        if budget.rollouts.is_some_and(|most| unended >= most) {
             saturated = true;
             break;
         }
-        let ordinal = session.search().selected;
         match session.find(&start, ordinal)? {
             Descent::Found(found) => tickets.push(session.take(request, command, found)?),
             Descent::Saturated => saturated = true,
@@ -252,17 +258,6 @@ fn begin(session: &Session<'_>, command: &Select) -> Result<Start> {
 }
 
 impl Session<'_> {
-    /// Whether one rollout more can be accepted and counted, if all that are in flight are.
-    fn affords_one(&mut self) -> bool {
-        let search = &self.row.search;
-        let budget = &search.config.budget;
-        if budget.attempts.is_some_and(|most| search.selected >= most) {
-            self.stop(StopReason::Attempts);
-            return true;
-        }
-        budget.rollouts.is_none_or(|most| search.accepted + search.in_flight() < most)
-    }
-
     /// Descends from `start` for the rollout `ordinal`. Leaves whose node was pruned are noticed: nothing
     /// leads there any more.
     pub(super) fn find(&mut self, start: &Start, ordinal: u64) -> Result<Descent> {

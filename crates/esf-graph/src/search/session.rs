@@ -167,8 +167,8 @@ impl<'a> Session<'a> {
         let stats = &position.stats;
         let values = params![
             stats.to_move,
+            stats.terminal,
             stats.expansion.as_str(),
-            stats.asking,
             position.edge_count,
             position.place,
             count(stats.values)?,

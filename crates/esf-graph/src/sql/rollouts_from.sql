@@ -1,4 +1,4 @@
 SELECT r.number, r.rollout_id, r.search, s.search_id, r.ordinal, r.steps, r.leaf, r.stage, r.wanted, r.status, r.outcome_digest, r.value, r.reached,
        r.node_id, r.evaluation_id, r.void_class, r.void_reason, r.cost, r.expires_at, r.boot_id, r.selected_at, r.ended_at,
-       r.ended, r.created_by, r.trace_id
+       r.created_by, r.trace_id
 FROM rollouts r JOIN searches s ON s.number = r.search WHERE r.search = $1 AND r.ordinal >= $2 ORDER BY r.ordinal LIMIT $3

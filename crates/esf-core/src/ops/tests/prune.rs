@@ -58,6 +58,7 @@ impl Shape {
             status: if self.marks[index] == 3 { NodeStatus::Draft } else { NodeStatus::Sealed },
             open: (self.marks[index] == 1).then(|| (attempt(AttemptStatus::Active).attempt_id, None)),
             tagged: self.marks[index] == 2,
+            searched: None,
             kept: Vec::new(),
         };
         Snapshot {

@@ -1,6 +1,13 @@
 //! Tests of the search in the graph.
 
+mod game;
+mod leases;
+mod once;
+mod oracle;
+mod prune;
+mod refusals;
 mod rollouts;
+mod shared;
 
 use esf_core::failure::FailureClass;
 use esf_core::id::{NodeId, RolloutId, SearchId};
@@ -36,8 +43,17 @@ pub(crate) struct Searching {
 
 impl Searching {
     pub(crate) fn new(config: Config) -> Self {
+        Self::with_policy(config, "")
+    }
+
+    /// A search in a group that trusts the evaluations of this test.
+    pub(crate) fn trusting(config: Config) -> Self {
+        Self::with_policy(config, "trusted_actors = ['tester']")
+    }
+
+    fn with_policy(config: Config, policy: &str) -> Self {
         let fixture = Fixture::new();
-        let root = fixture.group("project").node.node_id;
+        let root = fixture.group_with("project", policy).node.node_id;
         let search = fixture.graph.create_search(&meta(), CreateSearch { root, config }).expect("search");
         Self { fixture, search, root }
     }

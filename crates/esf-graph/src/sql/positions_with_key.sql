@@ -1,1 +1,0 @@
-SELECT number FROM positions WHERE search = $1 AND state_key = $2 AND pruned = 0 ORDER BY number
