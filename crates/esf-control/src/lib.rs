@@ -11,6 +11,8 @@ pub mod proposer_talk;
 pub mod report;
 mod report_junit;
 mod report_tap;
+pub mod retry;
+pub mod scheduler;
 
 pub use evaluator::{Evaluator, InvalidEvaluator, JudgedBy};
 pub use judge::{Evidence, Found, Judgement, Outcome, judge};

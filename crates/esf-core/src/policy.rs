@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::{Digest, PolicyDigest};
 use crate::environment::Environment;
+use crate::units::parse_duration_ms;
 
 /// What a lease's or lifetime's end does with unsealed work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -63,6 +64,84 @@ pub struct Quotas {
     pub max_queued_attempts: Option<u64>,
 }
 
+/// A duration as people type it (`30s`), in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Millis(pub u64);
+
+impl TryFrom<String> for Millis {
+    type Error = crate::units::ParseUnitError;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        parse_duration_ms(&text).map(Self)
+    }
+}
+
+impl From<Millis> for String {
+    fn from(Millis(millis): Millis) -> Self {
+        if millis.is_multiple_of(1000) { format!("{}s", millis / 1000) } else { format!("{millis}ms") }
+    }
+}
+
+/// How long each part of an attempt's life may take: one budget for each, so that what scores a result
+/// never runs on what its agent left over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Budgets {
+    /// From the start of an attempt until its sandbox lives; over it, the attempt fails as `infra_prepare`.
+    pub prepare: Millis,
+    /// The agent's own work.
+    pub agent: Millis,
+    /// Until everything in the sandbox is at rest.
+    pub quiesce: Millis,
+    /// One run of an evaluator, in an attempt of its own.
+    pub verify: Millis,
+    /// What is added to the sum of them for everything between.
+    pub margin: Millis,
+}
+
+impl Default for Budgets {
+    /// Six minutes to prepare, half an hour of work, 30 s of rest, ten minutes to verify, five of margin.
+    fn default() -> Self {
+        Self {
+            prepare: Millis(360_000),
+            agent: Millis(1_800_000),
+            quiesce: Millis(30_000),
+            verify: Millis(600_000),
+            margin: Millis(300_000),
+        }
+    }
+}
+
+impl Budgets {
+    /// The lifetime of an attempt that keeps to them, in milliseconds: their sum and the margin.
+    pub fn lifetime(&self) -> u64 {
+        let parts = [self.prepare, self.agent, self.quiesce, self.verify, self.margin];
+        parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.0))
+    }
+}
+
+/// How often what failed is tried again. Who holds the work (a search's run, an evaluation) asks; nobody
+/// beneath it tries again by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retries {
+    /// Further tries after a failure of the infrastructure: `infra_lost`, `infra_prepare`, `quota`.
+    pub infra: u32,
+    /// Further tries after `evaluator_error`.
+    pub evaluator: u32,
+    /// The pause before the first further try; it doubles with each.
+    pub backoff: Millis,
+    /// The longest pause.
+    pub backoff_most: Millis,
+}
+
+impl Default for Retries {
+    /// Two for the infrastructure, one for an evaluator, pauses of 1 s to 60 s.
+    fn default() -> Self {
+        Self { infra: 2, evaluator: 1, backoff: Millis(1_000), backoff_most: Millis(60_000) }
+    }
+}
+
 /// The rules of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -77,8 +156,30 @@ pub struct Policy {
     pub retention: Retention,
     /// Upper bounds.
     pub quotas: Quotas,
+    /// How long each part of an attempt may take. With it an attempt that names no lifetime has theirs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budgets: Option<Budgets>,
+    /// How often what failed is tried again.
+    #[serde(skip_serializing_if = "is_default")]
+    pub retries: Retries,
     /// Default environment of the group's attempts.
     pub environment: Option<Environment>,
+}
+
+impl Policy {
+    /// The budgets in force: the group's own, else the defaults.
+    pub fn budgets(&self) -> Budgets {
+        self.budgets.unwrap_or_default()
+    }
+
+    /// The lifetime of an attempt that names none, in milliseconds; none unless the group has budgets.
+    pub fn lifetime(&self) -> Option<u64> {
+        self.budgets.as_ref().map(Budgets::lifetime)
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A policy together with the text it was read from.
@@ -154,6 +255,10 @@ mod tests {
             failed_attempt_days = 7
             [quotas]
             max_live_attempts = 4
+            [budgets]
+            agent = "10m"
+            [retries]
+            infra = 5
             [environment]
             base = { kind = "root" }
             limits = { pids = 64 }
@@ -163,6 +268,9 @@ mod tests {
         assert_eq!(policy.durability, Durability::Relaxed);
         assert_eq!(policy.on_expiry, OnExpiry::Discard);
         assert_eq!(policy.quotas.max_live_attempts, Some(4));
+        assert_eq!(policy.budgets, Some(Budgets { agent: Millis(600_000), ..Budgets::default() }));
+        assert_eq!(policy.lifetime(), Some(360_000 + 600_000 + 30_000 + 600_000 + 300_000));
+        assert_eq!((policy.retries.infra, policy.retries.backoff), (5, Millis(1_000)));
         assert_eq!(policy.environment.as_ref().and_then(|e| e.limits.pids), Some(64));
         assert_ne!(document.digest(), PolicyDocument::default().digest());
     }
@@ -175,6 +283,9 @@ mod tests {
             ("on_expiry = \"drop\"", "drop"),
             ("[environment.limits]\nram = 1", "ram"),
             ("[quotas]\nmax_live_attempts = -1", "-1"),
+            ("[budgets]\nprepair = \"1s\"", "prepair"),
+            ("[budgets]\nprepare = 30", "integer"),
+            ("[retries]\nbackoff = \"soon\"", "soon"),
             ("durability =", ""),
         ] {
             let error = PolicyDocument::parse(text).expect_err(text);
@@ -184,7 +295,10 @@ mod tests {
 
     #[test]
     fn a_policy_written_is_the_policy_read() {
-        let policy = Policy { environment: Some(Environment::default()), ..Policy::default() };
+        let budgets = Budgets { quiesce: Millis(1_500), ..Budgets::default() };
+        let retries = Retries { infra: 0, ..Retries::default() };
+        let environment = Some(Environment::default());
+        let policy = Policy { environment, budgets: Some(budgets), retries, ..Policy::default() };
         let document = PolicyDocument::from_policy(&policy).expect("writable");
         assert_eq!(document.policy(), &policy);
     }

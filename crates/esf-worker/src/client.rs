@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 
 use crate::logs;
 use crate::message::{
-    ActivateRequest, ExecRequest, ExecResult, FileEntry, Request, RequestMeta, RetryRequest, SuspendReply,
-    SuspendRequest, WorkerStatus,
+    ActivateRequest, ExecRequest, ExecResult, FileEntry, QueueNews, Request, RequestMeta, RetryRequest,
+    SuspendReply, SuspendRequest, WorkerStatus,
 };
 use crate::wire::{CHUNK, Connection, Frame, Kind, encode, protocol, wait};
 
@@ -63,14 +63,14 @@ impl Client {
         self.cancel = Some(fd);
     }
 
-    /// Brings a node to life; `queued` is told how many are before it whenever that changes.
+    /// Brings a node to life; `queued` is told how many are before it, and why it waits, whenever that changes.
     ///
     /// # Errors
     /// `quota` with `no_wait`, `cancelled`, and whatever the graph and the executor say.
     pub fn activate(
         &mut self,
         mut request: ActivateRequest,
-        queued: &mut dyn FnMut(u64),
+        queued: &mut dyn FnMut(&QueueNews),
     ) -> Result<Attempt, Problem> {
         if let Some(files) = &mut request.extra.files {
             *files = std::path::absolute(&*files)
@@ -83,7 +83,11 @@ impl Client {
     ///
     /// # Errors
     /// As `activate`.
-    pub fn retry(&mut self, request: RetryRequest, queued: &mut dyn FnMut(u64)) -> Result<Attempt, Problem> {
+    pub fn retry(
+        &mut self,
+        request: RetryRequest,
+        queued: &mut dyn FnMut(&QueueNews),
+    ) -> Result<Attempt, Problem> {
         self.converse(&Request::Retry(request), None, &mut |frame| told(&frame, queued))
     }
 
@@ -362,9 +366,9 @@ impl Pending {
     }
 }
 
-fn told(frame: &Frame, queued: &mut dyn FnMut(u64)) -> Result<(), Problem> {
+fn told(frame: &Frame, queued: &mut dyn FnMut(&QueueNews)) -> Result<(), Problem> {
     match frame.kind {
-        Kind::Queued => frame.json().map(queued),
+        Kind::Queued => frame.json::<QueueNews>().map(|news| queued(&news)),
         _ => Err(unexpected(frame)),
     }
 }

@@ -51,10 +51,23 @@ pub struct ActivateRequest {
     pub on_expiry: Option<OnExpiry>,
     /// Refuse with `quota` instead of waiting.
     pub no_wait: bool,
+    /// Higher is started earlier.
+    #[serde(default)]
+    pub priority: i32,
     /// What for.
     pub purpose: ActivatePurpose,
     /// What an evaluator adds.
     pub extra: Extra,
+}
+
+/// What a client is told while its attempt waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueNews {
+    /// How many came before it, by priority and then by arrival. Fairness between groups may let later
+    /// ones pass.
+    pub before: u64,
+    /// What it waits for, as a word: `group_quota`, `max_live`, `memory`, ….
+    pub reason: String,
 }
 
 /// Runs a command in a live attempt.

@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; both ends must be of the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Longest frame in bytes.
 pub(crate) const MAX: usize = 16 << 20;
 /// Bytes of a stream that go into one frame.
@@ -43,7 +43,7 @@ kinds! {
     Reply = 2,
     /// JSON `Problem`; ends a request.
     Problem = 3,
-    /// JSON number: the attempt waits, with so many before it.
+    /// JSON `QueueNews`: the attempt waits.
     Queued = 4,
     /// JSON `ExecId`: the command was admitted under this id.
     Started = 5,

@@ -107,6 +107,7 @@ impl Bench {
             lifetime_ms: None,
             on_expiry: None,
             no_wait: false,
+            priority: 0,
             purpose: ActivatePurpose::Work,
             extra: Extra::default(),
         }

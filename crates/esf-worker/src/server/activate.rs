@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::executor::{Activation, Extra, Sandbox};
 use crate::logs::failure;
-use crate::message::{ActivatePurpose, ActivateRequest, RetryRequest};
+use crate::message::{ActivatePurpose, ActivateRequest, QueueNews, RetryRequest};
 use crate::server::connection::{Served, reply};
 use crate::server::live::Live;
 use crate::server::queue::Waiting;
@@ -76,7 +76,7 @@ impl Worker {
             purpose,
             lifetime_ms: request.lifetime_ms,
             on_expiry: request.on_expiry,
-            priority: 0,
+            priority: request.priority,
         };
         if request.no_wait {
             self.refuse_when_full(request.node)?;
@@ -251,9 +251,12 @@ impl Worker {
                     return Err(full("the worker or the group", "max_live", most, most));
                 }
                 Turn::Wait(position) => {
-                    if position.is_some() && position != told {
+                    if let Some(before) = position
+                        && position != told
+                    {
                         told = position;
-                        if connection.send_json(Kind::Queued, &position).is_err() {
+                        let news = QueueNews { before, reason: "max_live".to_owned() };
+                        if connection.send_json(Kind::Queued, &news).is_err() {
                             return Ok(Waited::Left { gone: true });
                         }
                     }

@@ -84,6 +84,9 @@ pub(crate) struct ActivateOptions {
     /// Refuse (exit 5) instead of waiting when the quota is used up
     #[arg(long)]
     pub(crate) no_wait: bool,
+    /// Higher is started earlier when not all can live at once
+    #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
+    pub(crate) priority: i32,
     /// A program for wasi: a file of this machine, or one of the node's tree; called by its name
     #[arg(long, value_name = "FILE|root:PATH")]
     pub(crate) module: Vec<String>,

@@ -9,7 +9,7 @@ use esf_core::state::AttemptStatus;
 use esf_core::{Class, Problem};
 use esf_store::Store;
 use esf_worker::executor::Extra;
-use esf_worker::{ActivatePurpose, ActivateRequest, Client, RetryRequest, SuspendRequest};
+use esf_worker::{ActivatePurpose, ActivateRequest, Client, QueueNews, RetryRequest, SuspendRequest};
 use serde_json::{Value, json};
 
 use super::{environment, find, show};
@@ -40,6 +40,7 @@ pub(super) fn bring_up(
         lifetime_ms,
         on_expiry: environment::on_expiry(options),
         no_wait: options.no_wait,
+        priority: options.priority,
         purpose,
         extra: Extra::default(),
     };
@@ -64,8 +65,8 @@ fn tell_of_compiling() -> std::sync::mpsc::Sender<()> {
 }
 
 /// Tells that an attempt waits.
-pub(super) fn waiting(before: u64) {
-    eprintln!("esf: waiting for a free place, {before} before this one");
+pub(super) fn waiting(news: &QueueNews) {
+    eprintln!("esf: waiting for a free place ({}), {} before this one", news.reason, news.before);
 }
 
 pub(super) fn activate(context: &Context, arguments: &args::Activate) -> Result<Reply, Problem> {

@@ -166,6 +166,7 @@ impl<'a> Run<'a> {
             lifetime_ms: Some(asking.prepared.evaluator.timeout_ms.saturating_add(MARGIN_MS)),
             on_expiry: Some(OnExpiry::Discard),
             no_wait: false,
+            priority: 0,
             purpose: ActivatePurpose::Evaluate,
             extra: Extra {
                 files: files.map(|own| own.path.clone()),
