@@ -122,7 +122,7 @@ impl Asked<'_> {
 /// Tells on stderr how far a batch is.
 fn tell(progress: &Progress<'_>, tasks: usize, telling: bool) {
     match progress {
-        Progress::Stage(Stage::Waiting(before)) if tasks == 1 => super::live::waiting(*before),
+        Progress::Stage(Stage::Waiting(before)) if tasks == 1 => super::live::waits(*before),
         Progress::Done(task, answer, done) if telling => {
             let came = match answer {
                 Ok(evaluation) => {

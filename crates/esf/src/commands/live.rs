@@ -64,7 +64,12 @@ fn tell_of_compiling() -> std::sync::mpsc::Sender<()> {
     done
 }
 
-/// Tells that an attempt waits.
+/// Tells that an evaluation's attempt waits.
+pub(super) fn waits(before: u64) {
+    eprintln!("esf: waiting for a free place, {before} before this one");
+}
+
+/// Tells that an attempt waits, and why.
 pub(super) fn waiting(news: &QueueNews) {
     eprintln!("esf: waiting for a free place ({}), {} before this one", news.reason, news.before);
 }

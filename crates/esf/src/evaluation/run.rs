@@ -11,7 +11,7 @@ use esf_core::record::{Attempt, Evaluation};
 use esf_core::state::AttemptStatus;
 use esf_core::{Class, FailureClass, Problem};
 use esf_worker::executor::Extra;
-use esf_worker::{ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult};
+use esf_worker::{ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult, QueueNews};
 
 use super::left::{Left, read};
 use super::{Asking, Judged, Own, Stage, files};
@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
             },
             environment: self.environment.clone(),
         };
-        let mut waiting = |before| (asking.progress)(Stage::Waiting(before));
+        let mut waiting = |news: &QueueNews| (asking.progress)(Stage::Waiting(news.before));
         for number in 0..STARTS {
             let key = asking.step(&format!("{step}/{number}"));
             if self.was_begun(&key)? {
