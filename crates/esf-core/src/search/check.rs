@@ -229,6 +229,8 @@ mod tests {
         let text = serde_json::to_string(&from_toml).expect("writable");
         assert_eq!(Config::parse(&text).expect("its own text"), from_toml);
         assert_eq!(Config::parse("").expect("defaults"), Config::default());
+        let puct = "policy = { kind = \"puct\" }\nfirst_play = { kind = \"parent\" }";
+        assert_eq!(Config::parse(puct).expect("a policy's own defaults"), Config::default());
     }
 
     #[test]

@@ -88,21 +88,26 @@ impl Default for Config {
 pub enum Policy {
     /// `Q + c sqrt(ln N / n)`; an untried edge first.
     Ucb1 {
-        /// c.
+        /// c; 1.414 when not said.
+        #[serde(default = "ucb1_c")]
         c: f64,
     },
     /// AlphaZero: `Q + c P sqrt(N) / (1 + n)`.
     Puct {
-        /// c.
+        /// c; 1.25 when not said.
+        #[serde(default = "puct_c")]
         c: f64,
         /// Whether N has the position's own value in it (OpenSpiel) or only visits of its edges (AlphaZero).
+        #[serde(default)]
         own_visit: bool,
     },
     /// MuZero: `Q + P sqrt(N) / (1 + n) (c1 + ln((N + c2 + 1) / c2))`, N with the position's own.
     Muzero {
-        /// c1.
+        /// c1; 1.25 when not said.
+        #[serde(default = "puct_c")]
         c1: f64,
-        /// c2.
+        /// c2; 19652 when not said.
+        #[serde(default = "muzero_c2")]
         c2: f64,
     },
     /// Any open edge, each as likely, level by level.
@@ -111,6 +116,18 @@ pub enum Policy {
     UniformNonleaf,
     /// The caller names the edge of each rollout, or the position at which it begins.
     Caller,
+}
+
+fn ucb1_c() -> f64 {
+    std::f64::consts::SQRT_2
+}
+
+fn puct_c() -> f64 {
+    1.25
+}
+
+fn muzero_c2() -> f64 {
+    19_652.0
 }
 
 /// What of a vector of values is maximised.
@@ -132,7 +149,8 @@ pub enum Objective {
 pub enum FirstPlay {
     /// Its position's value less so much.
     Parent {
-        /// How much, on the scale on which values are compared.
+        /// How much, on the scale on which values are compared; nothing when not said.
+        #[serde(default)]
         reduction: f64,
     },
     /// So much.
@@ -211,7 +229,8 @@ pub enum Solve {
     Off,
     /// An edge to a terminal position counts as its exact value, without exploration (OpenSpiel).
     Terminal,
-    /// And positions all of whose actions are proven, or one of them as the best there is, are proven.
+    /// And positions all of whose actions are proven, or one of them as the best there is, are proven; what is
+    /// proven is not visited again while anything else is open.
     Full,
 }
 

@@ -100,44 +100,74 @@ pub fn priors(edges: &[EdgeStats]) -> Vec<f64> {
 }
 
 /// The best edge of a position; none while none was taken (or, for `Finished`, is proven). Closed edges are
-/// not looked at; pruned ones are, by the statistics they keep. An edge proven as the best there is comes
-/// before all others; ties go to more visits, then the greater value, then the lower ordinal.
+/// not looked at; pruned ones are, by the statistics they keep. Ties go to more visits, then to the greater
+/// value, then to the lower ordinal.
+///
+/// What is proven comes before all else where it settles the matter: an edge proven as the best there is, and
+/// any proven edge of a proven position. With `Solve::Full` a proven edge is not visited again, so that its
+/// visits say nothing: `Robust` takes it if its value is no less than that of the most visited other.
 pub fn best(
     config: &Config,
     kind: BestKind,
     position: &PositionStats,
     edges: &[EdgeStats],
 ) -> Option<EdgeNumber> {
-    let exact = config.solve != Solve::Off;
     let scale = Scale::of(config, position, edges);
-    let key = |edge: &EdgeStats| {
-        let worth = edge_worth(config, position.to_move, edge, exact)?;
-        let won = exact
-            && edge.child_proven.is_some()
-            && (config.best_value.is_some_and(|most| worth >= most)
-                || (config.solve == Solve::Full && position.proven.is_some()));
-        let visits = edge.visits as f64;
+    let ranked = edges.iter().filter_map(|edge| Ranked::of(config, position, edge));
+    let key = |edge: &Ranked| {
         let by = match kind {
-            BestKind::Robust => visits,
-            BestKind::Max | BestKind::Finished => worth,
-            BestKind::Secure => scale.apply(worth) - confidence(config) / visits.max(1.0).sqrt(),
+            _ if edge.settles => edge.worth,
+            BestKind::Robust => edge.visits,
+            BestKind::Max | BestKind::Finished => edge.worth,
+            BestKind::Secure if edge.proven => scale.apply(edge.worth),
+            BestKind::Secure => scale.apply(edge.worth) - confidence(config) / edge.visits.sqrt(),
         };
-        // Where the position is proven, so are the edges that count, and only their worth tells them apart.
-        Some((won, if won { worth } else { by }, visits, worth))
+        (edge.settles, by, edge.visits, edge.worth)
     };
-    let mut found: Option<((bool, f64, f64, f64), EdgeNumber)> = None;
-    let counts = |edge: &&EdgeStats| {
-        edge.status != EdgeStatus::Closed
-            && edge.visits > 0
-            && (kind != BestKind::Finished || edge.child_proven.is_some())
+    let (proven, open): (Vec<Ranked>, Vec<Ranked>) = match (kind, config.solve) {
+        (BestKind::Finished, _) => (ranked.filter(|edge| edge.finished).collect(), Vec::new()),
+        (BestKind::Robust, Solve::Full) => ranked.partition(|edge| edge.proven),
+        _ => (Vec::new(), ranked.collect()),
     };
-    for edge in edges.iter().filter(counts) {
-        let Some(key) = key(edge) else { continue };
-        if found.is_none_or(|(known, _)| key > known) {
-            found = Some((key, edge.number));
+    let first = |edges: Vec<Ranked>, key: &dyn Fn(&Ranked) -> (bool, f64, f64, f64)| {
+        edges.into_iter().reduce(|best, edge| if key(&edge) > key(&best) { edge } else { best })
+    };
+    let exact = first(proven, &|edge| (edge.settles, edge.worth, edge.visits, 0.0));
+    let found = match (exact, first(open, &key)) {
+        (Some(exact), Some(open)) if open.worth > exact.worth && !exact.settles => Some(open),
+        (Some(exact), _) => Some(exact),
+        (None, open) => open,
+    };
+    found.map(|edge| edge.number)
+}
+
+/// An edge as `best` looks at it.
+#[derive(Clone, Copy, Debug)]
+struct Ranked {
+    number: EdgeNumber,
+    visits: f64,
+    worth: f64,
+    /// Whether its child has a proven value.
+    finished: bool,
+    /// And that counts.
+    proven: bool,
+    /// And there is nothing better.
+    settles: bool,
+}
+
+impl Ranked {
+    fn of(config: &Config, position: &PositionStats, edge: &EdgeStats) -> Option<Self> {
+        if edge.status == EdgeStatus::Closed || edge.visits == 0 {
+            return None;
         }
+        let counts = config.solve != Solve::Off;
+        let worth = edge_worth(config, position.to_move, edge, counts)?;
+        let finished = edge.child_proven.is_some();
+        let proven = counts && finished;
+        let all = config.solve == Solve::Full && position.proven.is_some();
+        let settles = proven && (all || config.best_value.is_some_and(|most| worth >= most));
+        Some(Self { number: edge.number, visits: edge.visits as f64, worth, finished, proven, settles })
     }
-    found.map(|(_, number)| number)
 }
 
 fn confidence(config: &Config) -> f64 {

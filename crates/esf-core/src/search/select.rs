@@ -4,7 +4,7 @@
 //! some rollout is in flight. What is visited again may be held by several: a small tree that is searched by
 //! many would otherwise push its visits from the best edges to those that happen to be free.
 
-use super::config::{Config, Policy, Ties};
+use super::config::{Config, Policy, Solve, Ties};
 use super::rules::{is_final, widening};
 use super::score::{Score, mix, scores};
 use super::tree::Tree;
@@ -187,21 +187,23 @@ impl<'a, T: Tree> Walk<'a, T> {
         }
         let edges = self.tree.edges(at)?;
         self.known = edges.len();
+        let choices = edges.iter().filter(|edge| may_choose(config, edge)).count();
         let open = edges.iter().filter(|edge| edge.status == EdgeStatus::Open).count();
         let held: u64 = edges.iter().map(|edge| u64::from(edge.in_flight)).sum();
         let allowed = widening(config, position.visits + held).map(|allowed| allowed as usize);
         let mut asked = false;
         if position.expansion == Expansion::Open && !(starts && self.start.asked) {
             let most = config.widening.map_or(usize::MAX, |widening| widening.max_children as usize);
-            if edges.len() < most && (open == 0 || allowed.is_some_and(|allowed| open < allowed)) {
+            if edges.len() < most && (choices == 0 || allowed.is_some_and(|allowed| open < allowed)) {
                 if position.asking == 0 {
-                    let want = allowed.map(|allowed| (allowed - open).min(most - edges.len()) as u32);
+                    let want = allowed
+                        .map(|allowed| allowed.saturating_sub(open).clamp(1, most - edges.len()) as u32);
                     return Ok(Arrival::Leaf(Stage::Expand, want));
                 }
                 asked = true;
             }
         }
-        match open {
+        match choices {
             0 if asked => Ok(Arrival::Held),
             0 => Ok(self.revisit(root, &position)),
             _ => Ok(Arrival::Inner(self.frame(position, edges, allowed))),
@@ -236,7 +238,7 @@ impl<'a, T: Tree> Walk<'a, T> {
     fn frame(&mut self, position: PositionStats, edges: Vec<EdgeStats>, allowed: Option<usize>) -> Frame {
         let draw = mix(self.config.seed ^ mix(self.ordinal ^ mix(position.number.0)));
         let scores = scores(self.config, &position, &edges, draw);
-        let mut open: Vec<bool> = edges.iter().map(|edge| edge.status == EdgeStatus::Open).collect();
+        let mut open: Vec<bool> = edges.iter().map(|edge| may_choose(self.config, edge)).collect();
         for (edge, open) in edges.iter().zip(&mut open) {
             if *open && self.is_held(edge) {
                 self.held = true;
@@ -248,6 +250,12 @@ impl<'a, T: Tree> Walk<'a, T> {
         }
         Frame { position, edges, scores, open, taken: 0, draw }
     }
+}
+
+/// Whether the policy may choose an edge. Where everything is solved that can be, what is proven is not
+/// visited again: it could only cost.
+fn may_choose(config: &Config, edge: &EdgeStats) -> bool {
+    edge.status == EdgeStatus::Open && (config.solve != Solve::Full || edge.child_proven.is_none())
 }
 
 /// Shuts the untried edges beyond what a position may have: those of the least priors, of equals the last.

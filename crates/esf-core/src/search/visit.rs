@@ -61,14 +61,16 @@ pub fn accept_value(config: &Config, position: &mut PositionStats, value: &[f64]
 /// Computes N, Q and the proven value of a position from U and all of its edges:
 /// `N = own + sum n`, `Q = (own U + sum n (R + gamma Q(child))) / N`, where `own` is 1 if it has a value of its
 /// own and else 0 (the form of KataGo's `docs/GraphSearch.md`, by visits of edges and not of children, which
-/// is what keeps it sound where positions are shared). The Q of a proven position is its proven value.
+/// is what keeps it sound where positions are shared). The Q of a proven position is its proven value; with
+/// `Solve::Full` that of any position is at least, to its mover, the best that is proven of its edges.
 pub fn recompute(config: &Config, position: &mut PositionStats, edges: &[EdgeStats]) {
     let own = u64::from(position.values > 0);
     position.visits = own + edges.iter().map(|edge| edge.visits).sum::<u64>();
-    position.proven = proven(config, position, edges);
-    match &position.proven {
-        Some(value) => position.mean.clone_from(value),
-        None => average(config, position, edges),
+    average(config, position, edges);
+    let (proven, bound) = proven(config, position, edges);
+    position.proven = proven;
+    if let Some(exact) = position.proven.as_ref().or(bound.as_ref()) {
+        position.mean.clone_from(exact);
     }
 }
 
@@ -95,41 +97,54 @@ fn average(config: &Config, position: &mut PositionStats, edges: &[EdgeStats]) {
     position.mean = mean;
 }
 
-/// The value that no more search can change.
+/// The value that no more search can change; and, where there is none, a proven one that is worth more to the
+/// mover than the mean.
 ///
 /// A terminal position's is its own. With `Solve::Full` (MCTS-Solver, Winands 2008, for values of any kind):
 /// that of an edge proven as the best there is; the best of the proven edges where all actions are known
 /// and every edge that is not closed is proven; and, where only the first value of a leaf counts, the value of
 /// a position that cannot be expanded.
-fn proven(config: &Config, position: &PositionStats, edges: &[EdgeStats]) -> Option<Vec<f64>> {
+fn proven(
+    config: &Config,
+    position: &PositionStats,
+    edges: &[EdgeStats],
+) -> (Option<Vec<f64>>, Option<Vec<f64>>) {
     let own = || (position.values > 0).then(|| position.value.clone());
     if position.terminal {
-        return own();
+        return (own(), None);
     }
     if config.solve != Solve::Full {
-        return None;
+        return (None, None);
     }
     let settled = config.leaf_value == LeafValue::First;
     if config.max_depth.is_some_and(|depth| position.depth >= depth) {
-        return if settled { own() } else { None };
+        return (if settled { own() } else { None }, None);
     }
+    let best = best_proven(config, position, edges);
+    let unproven = |edge: &EdgeStats| edge.status != EdgeStatus::Closed && edge.child_proven.is_none();
+    let all = position.expansion == Expansion::Exhausted && !edges.iter().any(unproven);
+    match best {
+        Some((worth, value)) if all || config.best_value.is_some_and(|most| worth >= most) => {
+            (Some(value), None)
+        }
+        None if all && settled => (own(), None),
+        Some((found, value)) if found > worth(config, position.to_move, &position.mean) => {
+            (None, Some(value))
+        }
+        Some(_) | None => (None, None),
+    }
+}
+
+/// The best of the edges that are proven and not closed, to the mover: its worth and its value.
+fn best_proven(config: &Config, position: &PositionStats, edges: &[EdgeStats]) -> Option<(f64, Vec<f64>)> {
     let mut best: Option<(f64, Vec<f64>)> = None;
-    let mut unproven = false;
     for edge in edges.iter().filter(|edge| edge.status != EdgeStatus::Closed) {
-        let Some(exact) = &edge.child_proven else {
-            unproven = true;
-            continue;
-        };
+        let Some(exact) = &edge.child_proven else { continue };
         let value: Vec<f64> = (0..exact.len()).map(|index| edge_value(edge, exact, index)).collect();
         let worth = worth(config, position.to_move, &value);
         if best.as_ref().is_none_or(|(known, _)| worth > *known) {
             best = Some((worth, value));
         }
     }
-    let all = position.expansion == Expansion::Exhausted && !unproven;
-    match best {
-        Some((worth, value)) if all || config.best_value.is_some_and(|most| worth >= most) => Some(value),
-        None if all && settled => own(),
-        Some(_) | None => None,
-    }
+    best
 }

@@ -415,6 +415,15 @@ fn proven_values_are_exact() {
         let flow = Flow { rollouts: 400, in_flight: 1 + chance.below(12), again: 20 };
         search(&mut tree, &root, flow, &mut chance);
         lawful(&tree);
+        let again =
+            |fact: &&Fact| matches!(fact, Fact::Accepted { made: None, path, .. } if !path.is_empty());
+        if config.transpositions == Transpositions::Off {
+            assert_eq!(
+                tree.facts().iter().find(again),
+                None,
+                "seed {seed}: what is solved was visited again"
+            );
+        }
         solved += u64::from(proven_are_exact(&tree, &root, seed));
     }
     assert!(solved > 100, "{solved} of 150 worlds were solved");
@@ -448,4 +457,25 @@ fn proven_are_exact(tree: &MemoryTree, root: &Random, seed: u64) -> bool {
         "seed {seed}: the best move is best"
     );
     true
+}
+
+/// A proposer that says there are others and never has any is asked twice, not for ever.
+#[test]
+fn who_repeats_himself_is_not_asked_again() {
+    let widening = Some(Widening { k: 9.0, alpha: 0.5, max_children: 64 });
+    let mut tree = MemoryTree::new(Config { widening, evaluate_root: false, ..Config::default() }, 0);
+    let offer = Offer { actions: vec![(5, 1.0)], exhausted: false, to_move: None };
+    let outcome = Outcome { value: Some(vec![0.0]), terminal: true, ..Outcome::default() };
+    let mut asked = 0;
+    for _ in 0..10 {
+        let Selection::Work(work) = tree.select() else { panic!("there is an action") };
+        let work = if work.found.stage == Stage::Expand {
+            asked += 1;
+            tree.expand(work.rollout, &offer).expect("it waits for them").expect("there is an action")
+        } else {
+            work
+        };
+        tree.complete(work.rollout, &outcome).expect("it is held");
+    }
+    assert_eq!(asked, 2);
 }

@@ -21,6 +21,8 @@ use esf_core::time::Timestamp;
 struct Fan {
     position: PositionStats,
     edges: Vec<EdgeStats>,
+    /// Rollouts that ask for the actions of each other position.
+    asking: Vec<u32>,
 }
 
 impl Tree for Fan {
@@ -29,7 +31,10 @@ impl Tree for Fan {
     fn position(&self, number: PositionNumber) -> Result<PositionStats, Infallible> {
         match number == self.position.number {
             true => Ok(self.position.clone()),
-            false => Ok(PositionStats { number, expansion: Expansion::Unasked, ..position(1.0, 1) }),
+            false => {
+                let asking = self.asking.get(number.0 as usize - 1).copied().unwrap_or(0);
+                Ok(PositionStats { number, expansion: Expansion::Unasked, asking, ..position(1.0, 1) })
+            }
         }
     }
 
@@ -86,7 +91,7 @@ impl Fan {
     fn of(mean: f64, edges: &[(f64, u64, f64)]) -> Self {
         let visits = 1 + edges.iter().map(|(_, visits, _)| visits).sum::<u64>();
         let edges = (0..).zip(edges).map(|(ordinal, of)| edge(ordinal, of.0, of.1, of.2)).collect();
-        Self { position: position(mean, visits), edges }
+        Self { position: position(mean, visits), edges, asking: Vec::new() }
     }
 
     fn descend(&self, config: &Config, ordinal: u64) -> Descent {
@@ -267,6 +272,60 @@ fn what_others_hold_is_not_chosen() {
 }
 
 #[test]
+fn a_dead_end_is_backed_out_of() {
+    let config = plain(Policy::Puct { c: 0.0, own_visit: true });
+    let mut fan = Fan::of(0.0, &[(1.0, 2, 0.9), (1.0, 2, 0.5), (1.0, 2, 0.7)]);
+    assert_eq!(fan.choice(&config), 0);
+    fan.asking = vec![1];
+    assert_eq!(fan.choice(&config), 2, "the next best");
+    fan.asking = vec![1, 0, 1];
+    assert_eq!(fan.choice(&config), 1);
+    fan.asking = vec![1; 3];
+    assert_eq!(fan.descend(&config, 0), Descent::Saturated);
+}
+
+#[test]
+fn a_position_at_the_greatest_depth_is_visited_again() {
+    let config = Config { max_depth: Some(1), ..plain(Policy::Puct { c: 0.0, own_visit: true }) };
+    let mut fan = Fan::of(0.0, &[(1.0, 2, 0.9)]);
+    let path = vec![Step { position: PositionNumber(7), edge: EdgeNumber(9) }];
+    let start = || Start { path: path.clone(), ..Start::root(PositionNumber(0)) };
+    fan.position.depth = 1;
+    let Ok(Descent::Found(found)) = descend(&config, &fan, start(), 0) else { panic!("it is visited again") };
+    assert_eq!((found.stage, found.path), (Stage::Revisit, path.clone()));
+    fan.position.depth = 0;
+    let Ok(Descent::Found(found)) = descend(&config, &fan, start(), 0) else { panic!("it has an edge") };
+    assert_eq!((found.stage, found.path.len()), (Stage::Expand, 2));
+}
+
+#[test]
+fn what_is_solved_is_not_visited_again() {
+    let config = Config { solve: Solve::Full, ..plain(Policy::Puct { c: 0.0, own_visit: true }) };
+    let mut fan = Fan::of(0.0, &[(1.0, 2, 0.9), (1.0, 2, 0.5)]);
+    fan.edges[0].child_proven = Some(vec![0.9]);
+    assert_eq!(fan.choice(&config), 1);
+    assert_eq!(fan.choice(&Config { solve: Solve::Terminal, ..config.clone() }), 0);
+    // Its mover has at least that, whatever the mean is; and the most visited other must be better to be best.
+    recompute(&config, &mut fan.position, &fan.edges);
+    assert_eq!((fan.position.mean.as_slice(), &fan.position.proven), ([0.9].as_slice(), &None));
+    let robust = |fan: &Fan| best(&config, BestKind::Robust, &fan.position, &fan.edges);
+    fan.edges[1].visits = 50;
+    assert_eq!(robust(&fan), Some(EdgeNumber(0)));
+    fan.edges[1].child_mean = vec![0.91];
+    assert_eq!(robust(&fan), Some(EdgeNumber(1)));
+    // Where all are proven, others are asked for if there may be any.
+    fan.edges[1].child_proven = Some(vec![0.5]);
+    assert_eq!(fan.descend(&config, 0), Descent::Exhausted);
+    fan.position.expansion = Expansion::Open;
+    assert_eq!(fan.found(&config).stage, Stage::Expand);
+    // A closed edge is no choice, so that its value proves nothing.
+    fan.position.expansion = Expansion::Exhausted;
+    fan.edges[0].status = EdgeStatus::Closed;
+    recompute(&config, &mut fan.position, &fan.edges);
+    assert_eq!(fan.position.proven, Some(vec![0.5]));
+}
+
+#[test]
 fn widening_bounds_what_a_position_may_have() {
     let config = Config {
         widening: Some(Widening { k: 2.0, alpha: 0.5, max_children: 7 }),
@@ -282,6 +341,9 @@ fn widening_bounds_what_a_position_may_have() {
     fan.position.expansion = Expansion::Open;
     let found = fan.found(&config);
     assert_eq!((found.stage, found.want, found.known), (Stage::Expand, Some(2), 3));
+    // Whoever asked chooses of what came, though it is less.
+    let Ok(given) = descend(&config, &fan, Start { asked: true, ..Start::root(PositionNumber(0)) }, 0);
+    assert!(matches!(given, Descent::Found(found) if found.path[0].edge == EdgeNumber(0)));
     // While somebody asks, the others choose of what there is.
     fan.position.asking = 1;
     assert_eq!(fan.choice(&config), 0);
@@ -299,6 +361,10 @@ fn widening_bounds_what_a_position_may_have() {
         matches!(forced, Descent::Found(found) if found.path[0].edge == EdgeNumber(2)),
         "but one may insist"
     );
+    fan.edges[2].status = EdgeStatus::Closed;
+    let Ok(closed) =
+        descend(&narrow, &fan, Start { edge: Some(EdgeNumber(2)), ..Start::root(PositionNumber(0)) }, 0);
+    assert_eq!(closed, Descent::Exhausted, "not on what is closed");
 }
 
 #[test]
