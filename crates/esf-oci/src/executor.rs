@@ -107,9 +107,10 @@ impl OciExecutor {
     fn plan(&self, activation: &Activation<'_>, range: &IdRange) -> Result<Plan, ExecutorError> {
         let Activation { attempt, workspace, environment, extra } = *activation;
         let home = workspace.upper.parent().expect("an upper has a home");
-        let layers = lay_out(extra, home, &workspace.lowers)?;
+        let lowers: Vec<PathBuf> = extra.left.iter().chain(&workspace.lowers).cloned().collect();
+        let layers = lay_out(extra, home, &lowers)?;
         let skeleton = self.skeleton(layers.channel || layers.files.is_some())?;
-        let lowers: Vec<PathBuf> = workspace.lowers.iter().map(|lower| self.relative(lower)).collect();
+        let lowers: Vec<PathBuf> = lowers.iter().map(|lower| self.relative(lower)).collect();
         let binds = self.binds(environment)?;
         plan::plan(&Inputs {
             attempt,

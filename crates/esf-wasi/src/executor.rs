@@ -273,7 +273,7 @@ fn check(environment: &Environment, extra: &Extra) -> Result<(), ExecutorError> 
     if environment.limits.cpu_milli.is_some() {
         return unsupported("a processor limit", "fuel, or a time-out");
     }
-    if extra.files.is_some() || extra.result_channel {
+    if extra.files.is_some() || extra.result_channel || extra.left.is_some() {
         return unsupported("an evaluator's own files or result file", "an evaluator of exit codes");
     }
     if let Some(path) = extra.hide.iter().find(|path| !is_of_tree(path)) {

@@ -73,6 +73,9 @@ pub struct Extra {
     pub hide: Vec<Vec<u8>>,
     /// Whether a small tmpfs outside the tree takes a result; its file is named in `ESF_RESULT`.
     pub result_channel: bool,
+    /// A layer of changes over the workspace, below the others: what an earlier command left, for its
+    /// scorer. Whoever names it keeps it until the sandbox is gone.
+    pub left: Option<PathBuf>,
 }
 
 impl Extra {

@@ -15,6 +15,11 @@ pub(crate) const TESTS: &[Test] = &[
     ("evaluator::its_files_are_the_true_ones", its_files_are_the_true_ones),
     ("evaluator::the_channel_is_outside_the_tree", the_channel_is_outside_the_tree),
     ("evaluator::the_same_over_a_whole_root", over_a_whole_root),
+    ("evaluator::its_command_leaves_nothing_running", its_command_leaves_nothing_running),
+    (
+        "evaluator::what_an_earlier_one_left_lies_below_its_files",
+        what_an_earlier_one_left_lies_below_its_files,
+    ),
 ];
 
 fn tree(directory: &Path) {
@@ -34,7 +39,12 @@ fn evaluate(bench: &Bench, environment: Environment) -> ActivateRequest {
         purpose: ActivatePurpose::Evaluate,
         lifetime_ms: Some(60_000),
         on_expiry: Some(OnExpiry::Discard),
-        extra: Extra { files: Some(files), hide: vec![b"conftest.py".to_vec()], result_channel: true },
+        extra: Extra {
+            files: Some(files),
+            hide: vec![b"conftest.py".to_vec()],
+            result_channel: true,
+            ..Extra::default()
+        },
         ..bench.request(bench.root)
     }
 }
@@ -81,6 +91,34 @@ fn the_channel_is_outside_the_tree() {
     let mut result = Vec::new();
     client.get_file(attempt.attempt_id, Path::new(Extra::RESULT), &mut result).expect("reads");
     assert_eq!(result, b"{\"reward\":1}\n");
+}
+
+fn its_command_leaves_nothing_running() {
+    let bench = Bench::new(tree);
+    let evaluating = bench.activate_with(evaluate(&bench, Environment::default()));
+    let working = bench.activate_with(bench.request(bench.root));
+    for (attempt, left) in [(&evaluating, "0"), (&working, "1")] {
+        bench.sh(attempt, "(setsid sleep 98765 >/dev/null 2>&1 &)").ok();
+        let seen = bench.sh(attempt, "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q '^sleep 9876[5] ' && echo found; done | wc -l");
+        assert_eq!(seen.ok().trim(), left);
+    }
+}
+
+fn what_an_earlier_one_left_lies_below_its_files() {
+    let bench = Bench::new(tree);
+    // Below the store, as a worker's other layers.
+    let left = bench.path().join("left");
+    std::fs::create_dir_all(left.join("tests")).expect("mkdir");
+    std::fs::write(left.join("tests/run.sh"), "echo left by the tree\n").expect("writes");
+    std::fs::write(left.join("tests/other"), "left\n").expect("writes");
+    std::fs::write(left.join("report"), "left\n").expect("writes");
+    let mut request = evaluate(&bench, Environment::default());
+    request.extra.left = Some(left.clone());
+    let attempt = bench.activate_with(request);
+    let seen =
+        bench.sh(&attempt, "sh tests/run.sh; cat tests/other report; echo more >> report; ls conftest.py");
+    assert_eq!(seen.text(), "true one\nleft\nleft\n");
+    assert_eq!(std::fs::read(left.join("report")).expect("reads"), b"left\n", "a layer is never changed");
 }
 
 fn over_a_whole_root() {

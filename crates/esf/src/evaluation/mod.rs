@@ -4,6 +4,7 @@
 //! record, cut short it is run anew, and many threads may ask at once.
 
 mod batch;
+mod delta;
 mod files;
 mod left;
 mod run;

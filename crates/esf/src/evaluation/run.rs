@@ -10,11 +10,12 @@ use esf_core::policy::OnExpiry;
 use esf_core::record::{Attempt, Evaluation};
 use esf_core::state::AttemptStatus;
 use esf_core::{Class, FailureClass, Problem};
+use esf_layerstack::Scratch;
 use esf_worker::executor::Extra;
 use esf_worker::{ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult, QueueNews};
 
 use super::left::{Left, read};
-use super::{Asking, Judged, Own, Stage, files};
+use super::{Asking, Judged, Own, Stage, delta, files};
 use crate::args;
 use crate::commands::environment;
 use crate::output::not_supported;
@@ -105,7 +106,7 @@ impl<'a> Run<'a> {
     /// Runs it, and records what it is worth.
     pub(super) fn evaluate(mut self) -> Result<Evaluation, Problem> {
         let (by, files) = (self.asking.prepared.judged_by, self.asking.prepared.files.as_ref());
-        let attempt = match self.activate("activate", files, by == JudgedBy::Result) {
+        let attempt = match self.activate("activate", extra(files, by == JudgedBy::Result)) {
             Ok(attempt) => attempt,
             Err(stop) => return self.stopped(stop, None),
         };
@@ -114,8 +115,13 @@ impl<'a> Run<'a> {
             Err(stop) => return self.end(&attempt, stop),
         };
         if by == JudgedBy::Score {
-            self.release(&attempt);
-            return self.score(done);
+            return match self.lay_aside(&attempt) {
+                Ok(left) => {
+                    self.release(&attempt);
+                    self.score(done, left.as_ref())
+                }
+                Err(stop) => self.end(&attempt, stop),
+            };
         }
         let evidence = match by {
             JudgedBy::ExitCode | JudgedBy::Score => Evidence::ExitCode,
@@ -158,7 +164,7 @@ impl<'a> Run<'a> {
     }
 
     /// Brings up a sandbox on the sealed tree; a request that was cut short finds those of earlier tries gone.
-    fn activate(&mut self, step: &str, files: Option<&Own>, result_channel: bool) -> Step<Attempt> {
+    fn activate(&mut self, step: &str, extra: Extra) -> Step<Attempt> {
         let asking = self.asking;
         let request = ActivateRequest {
             meta: asking.context.request_meta(""),
@@ -168,11 +174,7 @@ impl<'a> Run<'a> {
             no_wait: false,
             priority: 0,
             purpose: ActivatePurpose::Evaluate,
-            extra: Extra {
-                files: files.map(|own| own.path.clone()),
-                hide: self.hide.clone(),
-                result_channel,
-            },
+            extra: Extra { hide: self.hide.clone(), ..extra },
             environment: self.environment.clone(),
         };
         let mut waiting = |news: &QueueNews| (asking.progress)(Stage::Waiting(news.before));
@@ -251,11 +253,27 @@ impl<'a> Run<'a> {
         Ok(Done { command, stdout: whole.then_some(stdout), stderr, left, collected })
     }
 
+    /// What the command changed in the tree, for the scorer; an evaluator that collects takes only that.
+    fn lay_aside(&self, attempt: &Attempt) -> Step<Option<Scratch>> {
+        let prepared = self.asking.prepared;
+        if !prepared.evaluator.collect.is_empty() {
+            return Ok(None);
+        }
+        match delta::lay_aside(self.asking.store, attempt, prepared) {
+            Err(problem) if problem.code == "too_much_left" => {
+                Err(Stop::Judged(Judgement::error(FailureClass::EvaluatorError, problem.message)))
+            }
+            aside => Ok(aside?),
+        }
+    }
+
     /// Runs the scorer where nothing of the tree's code ever ran, and judges by the result that it writes.
-    fn score(mut self, done: Done) -> Result<Evaluation, Problem> {
+    fn score(mut self, done: Done, left: Option<&Scratch>) -> Result<Evaluation, Problem> {
         let prepared = self.asking.prepared;
         let files = prepared.score_files.as_ref().or(prepared.files.as_ref());
-        let attempt = match self.activate("score", files, true) {
+        let mut extra = extra(files, true);
+        extra.left = left.map(|left| left.path().to_owned());
+        let attempt = match self.activate("score", extra) {
             Ok(attempt) => attempt,
             Err(stop) => return self.stopped(stop, None),
         };
@@ -335,6 +353,11 @@ impl<'a> Run<'a> {
         self.outputs.push((format!("{name}.stderr"), err.clone()));
         Ok((ended?, out, err))
     }
+}
+
+/// What a sandbox has of the evaluator's.
+fn extra(files: Option<&Own>, result_channel: bool) -> Extra {
+    Extra { files: files.map(|own| own.path.clone()), result_channel, ..Extra::default() }
 }
 
 /// What the scorer is told of the command's end.

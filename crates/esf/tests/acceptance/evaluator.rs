@@ -118,6 +118,9 @@ fn p30_a_tree_that_cheats_is_given_its_true_reward() {
     let result = "out=$ESF_RESULT; unset ESF_RESULT\n\
         found=$(setpriv --reuid 1000 --regid 1000 --clear-groups sh ./program.sh 2>/dev/null)\n\
         if [ \"$found\" = right ]; then reward=1; else reward=0; fi\necho \"{\\\"reward\\\":$reward}\" > $out\n";
+    // Without `collect` a scorer finds the tree as the command left it, but for what is hidden.
+    let workspace = format!("echo forged > conftest.py; {scored}");
+    let score_workspace = format!("[ ! -e conftest.py ] || exit 4\nESF_COLLECTED=.\n{score}");
     let command = format!("command = [\"sh\", \"tests/run.sh\"]\n{HIDE}\n");
     let rows = [
         ("exit", String::new(), vec![("tests/run.sh", run)], ("fail", 0.0), ("pass", 1.0)),
@@ -139,6 +142,13 @@ fn p30_a_tree_that_cheats_is_given_its_true_reward() {
             "score",
             "score = [\"sh\", \"/run/esf/files/score.sh\"]\ncollect = { found = \"found\" }".to_owned(),
             vec![("tests/run.sh", scored), ("score.sh", score)],
+            ("fail", 0.0),
+            ("pass", 1.0),
+        ),
+        (
+            "workspace",
+            "score = [\"sh\", \"score.sh\"]".to_owned(),
+            vec![("tests/run.sh", &*workspace), ("score.sh", &*score_workspace)],
             ("fail", 0.0),
             ("pass", 1.0),
         ),
