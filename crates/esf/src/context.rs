@@ -15,6 +15,7 @@ use crate::args::{Format, Global};
 use crate::output;
 
 /// What every command is given.
+#[derive(Clone)]
 pub(crate) struct Context {
     dir: PathBuf,
     is_default: bool,
@@ -124,6 +125,16 @@ impl Context {
     /// The idempotency key of one part of this request.
     pub(crate) fn key(&self, part: &str) -> String {
         if part.is_empty() { self.key.clone() } else { format!("{}/{part}", self.key) }
+    }
+
+    /// The same for work that has a key of its own, whichever request does it.
+    pub(crate) fn keyed(&self, key: String) -> Self {
+        Self { key, ..self.clone() }
+    }
+
+    /// The same for a controller that acts for whoever asked.
+    pub(crate) fn acting(&self, role: &str) -> Self {
+        Self { actor: Some(format!("{}/{role}", self.actor())), ..self.clone() }
     }
 
     /// A fresh stamp for one part of this request.

@@ -10,6 +10,7 @@ mod interrupt;
 mod output;
 mod progress;
 mod quickstart;
+mod search;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

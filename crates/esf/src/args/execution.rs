@@ -22,7 +22,7 @@ fn millis(text: &str) -> Result<Millis, ParseUnitError> {
 }
 
 /// A duration that is not over at once.
-fn some_time(text: &str) -> Result<Millis, String> {
+pub(super) fn some_time(text: &str) -> Result<Millis, String> {
     match millis(text).map_err(|error| error.to_string())? {
         Millis(0) => Err("expected more than 0".to_owned()),
         some => Ok(some),

@@ -4,10 +4,12 @@
 
 mod execution;
 mod graph;
+mod search;
 mod upkeep;
 
 pub(crate) use execution::*;
 pub(crate) use graph::*;
+pub(crate) use search::*;
 pub(crate) use upkeep::*;
 
 use std::ffi::OsString;
@@ -139,6 +141,10 @@ pub(crate) enum Command {
     /// End an attempt; unsealed changes need --discard
     Release(Release),
 
+    /// Tree search over checkpoints
+    #[command(subcommand)]
+    Search(SearchCommand),
+
     /// Bytes by the five terms: hot, cold, uppers, staging, metadata
     Df,
     /// Bytes that a node's carriers hold
@@ -171,7 +177,7 @@ pub(crate) enum Command {
     /// For tests
     #[command(subcommand, hide = true)]
     Debug(DebugCommand),
-    /// Not in this build yet: archive, shell, search, rollout, task, review, serve, mcp
+    /// Not in this build yet: archive, shell, rollout, task, review, serve, mcp
     #[command(external_subcommand)]
     Later(Vec<OsString>),
 }

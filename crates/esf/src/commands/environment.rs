@@ -141,19 +141,19 @@ fn for_wasi(
 
 /// A program of `--module`, kept by the store under its digest. Held until a record names it, it keeps
 /// collections out.
-pub(super) struct Module {
+pub(crate) struct Module {
     name: String,
     stored: StoredArtifact,
 }
 
 impl Module {
-    pub(super) fn pinned(&self) -> PinnedModule {
+    pub(crate) fn pinned(&self) -> PinnedModule {
         PinnedModule { name: self.name.clone(), digest: *self.stored.blob().digest() }
     }
 }
 
 /// Stores the programs that `options` name. Doing it again changes nothing.
-pub(super) fn modules(store: &Store, node: &Node, options: &ActivateOptions) -> Result<Vec<Module>, Problem> {
+pub(crate) fn modules(store: &Store, node: &Node, options: &ActivateOptions) -> Result<Vec<Module>, Problem> {
     options.module.iter().map(|text| module(store, node, text)).collect()
 }
 

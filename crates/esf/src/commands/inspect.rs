@@ -28,9 +28,16 @@ pub(super) fn inspect(context: &Context, arguments: &args::Inspect) -> Result<Re
         }
         Ref::Evaluation(id) => json!({ "evaluation": graph.evaluation(id).map_err(problem)? }),
         Ref::Lease(id) => json!({ "lease": graph.lease(id).map_err(problem)? }),
+        Ref::Search(id) => {
+            let search = graph.search(id).map_err(problem)?;
+            let root = graph.position(search.root).map_err(problem)?;
+            json!({ "search": search, "root": root })
+        }
+        Ref::Rollout(id) => {
+            let ticket = graph.ticket(id).map_err(problem)?;
+            json!({ "rollout": ticket.rollout, "actions": ticket.actions, "action": ticket.action, "leaf_node_id": ticket.leaf_node_id })
+        }
         Ref::Exec(id) => json!({ "exec": graph.exec(id).map_err(problem)? }),
-        Ref::Search(id) => json!({ "search": graph.search(id).map_err(problem)? }),
-        Ref::Rollout(id) => json!({ "rollout": graph.rollout(id).map_err(problem)? }),
         Ref::Root(id) => {
             let pins = graph.root_pins(id).map_err(problem)?;
             let nodes = graph.nodes_of_root(id).map_err(problem)?;
@@ -72,7 +79,7 @@ fn node(graph: &Graph, id: NodeId, arguments: &args::Inspect) -> Result<Value, P
 }
 
 fn first_id(value: &Value) -> String {
-    let ids = ["group", "node", "attempt", "evaluation", "lease", "exec", "root"];
+    let ids = ["group", "node", "attempt", "evaluation", "lease", "exec", "search", "rollout", "root"];
     let found = ids.iter().find_map(|kind| value.get(kind)?.get(format!("{kind}_id"))?.as_str());
     found.unwrap_or_default().to_owned()
 }

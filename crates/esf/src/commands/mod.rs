@@ -62,6 +62,8 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
         Command::Kill(arguments) => live::kill(&context, &arguments),
         Command::Release(arguments) => live::release(&context, &arguments),
 
+        Command::Search(command) => return crate::search::search(&context, command),
+
         Command::Df => upkeep::df(&context),
         Command::Du(arguments) => upkeep::du(&context, &arguments),
         Command::Why(arguments) => upkeep::why(&context, &arguments),
@@ -83,7 +85,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
 }
 
 /// Prints a reply; exit code 0.
-fn print(context: &Context, reply: &Reply) -> Result<u8, Problem> {
+pub(crate) fn print(context: &Context, reply: &Reply) -> Result<u8, Problem> {
     written(output::print(context.format, context.quiet, reply)).map(|()| 0)
 }
 
@@ -107,7 +109,7 @@ fn boundaries() -> Reply {
 
 fn later(words: &[std::ffi::OsString]) -> Problem {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let known = ["archive", "shell", "search", "rollout", "task", "review", "queue", "serve", "mcp", "top"];
+    let known = ["archive", "shell", "rollout", "task", "review", "queue", "serve", "mcp", "top"];
     if known.contains(&word.as_str()) {
         return output::not_supported(&format!("`esf {word}`"), "`esf --help` lists what is");
     }

@@ -12,6 +12,7 @@ mod guests;
 mod overlay;
 mod processes;
 mod quickstart;
+mod search;
 mod support;
 mod wasi;
 mod wasi_equivalence;
