@@ -236,7 +236,9 @@ impl<'a, T: Tree> Walk<'a, T> {
     /// The choice at a position: of its open edges, less those that others are trying and those that it may
     /// not have yet.
     fn frame(&mut self, position: PositionStats, edges: Vec<EdgeStats>, allowed: Option<usize>) -> Frame {
-        let draw = mix(self.config.seed ^ mix(self.ordinal ^ mix(position.number.0)));
+        // By the step and not by the position: its number is the store's, and the same search draws the same in any.
+        let step = (self.start.path.len() + self.frames.len()) as u64;
+        let draw = mix(self.config.seed ^ mix(self.ordinal ^ mix(step)));
         let scores = scores(self.config, &position, &edges, draw);
         let mut open: Vec<bool> = edges.iter().map(|edge| may_choose(self.config, edge)).collect();
         for (edge, open) in edges.iter().zip(&mut open) {
