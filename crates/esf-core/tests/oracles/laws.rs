@@ -248,6 +248,9 @@ fn lawful(tree: &MemoryTree) {
             assert!(edge.child.is_some() || (edge.visits == 0 && edge.in_flight <= 1));
             assert_eq!(edge.child.is_some(), edge.visits > 0);
             assert!(edge.status != EdgeStatus::Closed || edge.failures > 0);
+            if let Some(child) = edge.child {
+                assert!(tree.stats(child).depth <= position.depth + 1, "depth is the least distance");
+            }
         }
     }
 }

@@ -200,8 +200,19 @@ impl MemoryTree {
             edge.child = Some(to);
             edge.reward.clone_from(&outcome.reward);
             edge.discount = discount;
-            let stats = &mut self.place_mut(to).stats;
-            stats.depth = stats.depth.min(depth);
+            self.bring_near(to, depth);
+        }
+    }
+
+    /// Lowers the depth of a position that was reached by a shorter way, and of what is below it.
+    fn bring_near(&mut self, position: PositionNumber, depth: u32) {
+        let mut nearer = vec![(position, depth)];
+        while let Some((at, depth)) = nearer.pop() {
+            if depth < self.stats(at).depth {
+                self.place_mut(at).stats.depth = depth;
+                let children = self.place(at).edges.iter().filter_map(|edge| self.link(*edge).stats.child);
+                nearer.extend(children.map(|child| (child, depth + 1)));
+            }
         }
     }
 
