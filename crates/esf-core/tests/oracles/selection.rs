@@ -138,6 +138,17 @@ fn ties_go_to_the_first_or_are_drawn() {
     }
 }
 
+/// Whoever names only the position gets the likeliest action that nobody tried.
+#[test]
+fn a_caller_who_names_no_edge_gets_the_likeliest() {
+    let mut fan = Fan::of(0.0, &[(9.0, 4, 1.0), (1.0, 0, 0.0), (3.0, 0, 0.0)]);
+    assert_eq!(fan.choice(&plain(Policy::Caller)), 2);
+    fan.edges[2].in_flight = 1;
+    assert_eq!(fan.choice(&plain(Policy::Caller)), 1);
+    fan.edges[1].status = EdgeStatus::Closed;
+    assert_eq!(fan.choice(&plain(Policy::Caller)), 0);
+}
+
 #[test]
 fn what_others_hold_is_not_chosen() {
     let config = plain(Policy::Puct { c: 1.0, own_visit: true });
