@@ -174,6 +174,9 @@ pub(crate) enum Command {
     /// The store's resident worker (started on demand)
     Worker(Worker),
 
+    /// Run a program that is killed when the process that started it ends
+    #[command(hide = true)]
+    Tethered(Tethered),
     /// For tests
     #[command(subcommand, hide = true)]
     Debug(DebugCommand),

@@ -1,5 +1,6 @@
 //! Arguments of tree search. Numbers that are not finite are refused here, before anything is opened.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -254,6 +255,17 @@ pub(crate) struct SearchRun {
 pub(crate) struct SearchLs {
     /// A group; all when not said
     pub(crate) group: Option<String>,
+}
+
+/// What a driver starts its proposer through.
+#[derive(Args)]
+pub(crate) struct Tethered {
+    /// The process that starts it
+    #[arg(long)]
+    pub(crate) parent: u32,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// A number that is one.

@@ -29,6 +29,9 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
         clap_complete::generate(arguments.shell, &mut Cli::command(), "esf", &mut script);
         return written(output::write_out(&script)).map(|()| 0);
     }
+    if let Command::Tethered(arguments) = &cli.command {
+        return Err(crate::search::tethered(arguments));
+    }
     let context = Context::new(&cli.global)?;
     let reply = match cli.command {
         Command::Group(GroupCommand::Create(arguments)) => graph::group_create(&context, &arguments),
@@ -79,7 +82,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
         Command::Debug(DebugCommand::Boundaries) => Ok(boundaries()),
         Command::Version => Ok(version()),
         Command::Later(words) => Err(later(&words)),
-        Command::Completion(_) => unreachable!("answered above, without a store"),
+        Command::Completion(_) | Command::Tethered(_) => unreachable!("answered above, without a store"),
     }?;
     print(&context, &reply)
 }

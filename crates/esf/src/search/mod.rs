@@ -8,6 +8,8 @@ mod show;
 mod tree;
 mod watch;
 
+pub(crate) use run::tethered;
+
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;

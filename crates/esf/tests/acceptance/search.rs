@@ -304,7 +304,7 @@ fn the_driver_finds_the_answer_and_every_picture_shows_it() {
     let stop = "budget = { rollouts = 200 }\nstop = { reward = 1.0 }";
     let settings = puzzle.settings(
         &format!("{SEARCH}{stop}"),
-        "parallel = 2\nterminal = [\"pass\"]\nfinal = \"evaluator.toml\"",
+        "parallel = 1\nterminal = [\"pass\"]\nfinal = \"evaluator.toml\"",
     );
     let output = puzzle.run("g", &settings);
     assert!(output.status.success(), "{}", said(&output));
@@ -319,13 +319,11 @@ fn the_driver_finds_the_answer_and_every_picture_shows_it() {
     assert_eq!(reply["best"]["actions"].as_array().unwrap().len(), 3);
     let search = id(&reply["search"], "search_id");
     let tree = puzzle.tree(&search);
-    // A state is evaluated once: as many runs of the evaluator as there are positions, and the final one.
-    let evaluated = tree["positions"].as_array().unwrap().iter().filter(|position| position["values"] == 1);
-    assert_eq!(evaluated.count(), tree["positions"].as_array().unwrap().len());
-    let first =
-        tree["positions"][0]["edges"].as_array().unwrap().iter().filter(|edge| !edge["child"].is_null());
-    assert!(first.count() > 1, "{tree}");
-
+    // A state is evaluated once, and the last one by the final evaluator again.
+    let events = lab.text(["-o", "jsonl", "events"]);
+    let evaluations = events.lines().filter(|line| line.contains("\"evaluated\"")).count();
+    assert_eq!(evaluations, tree["positions"].as_array().unwrap().len() + 1);
+    assert!(evaluations < usize::try_from(tree["search"]["accepted"].as_u64().unwrap()).unwrap());
     let dot = lab.text(["search", "export", &search, "--format", "dot"]);
     let svg = lab.text(["search", "export", &search, "--format", "svg"]);
     let to = lab.path("tree.html").display().to_string();
@@ -486,6 +484,19 @@ fn bad_proposers_end_the_run_with_their_fault_and_the_search_stays() {
     let output = puzzle.run(&search, &settings);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(puzzle.tree(&search)["search"]["accepted"], 5);
+}
+
+/// However a driver ends, its proposer ends with it.
+#[test]
+fn a_killed_driver_leaves_no_proposer_behind() {
+    needs_root!();
+    let puzzle = Puzzle::new();
+    puzzle.file("hangs", "exec sleep 601");
+    let settings = puzzle.settings(SEARCH, "proposer = [\"sh\", \"hangs\"]");
+    let driver = Running::start(puzzle.lab.esf(["search", "run", "g", "--config", &settings]));
+    wait_until("the proposer hangs", || running(&["sleep", "601"]) == 1);
+    drop(driver);
+    wait_until("it is gone", || running(&["sleep", "601"]) == 0);
 }
 
 /// Repetitions are one edge; a proposer that ends after each answer is started again.

@@ -7,6 +7,9 @@ mod lock;
 mod progress;
 mod proposer;
 mod rollout;
+mod tether;
+
+pub(crate) use tether::tethered;
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -203,8 +206,12 @@ impl Driver<'_> {
             ("ESF_SEARCH".to_owned(), self.search.search_id.to_string().into()),
             ("ESF".to_owned(), self.context.program()?),
         ];
-        let program =
-            Program { argv: self.run.proposer.clone(), directory: self.run.directory.clone(), environment };
+        let program = Program {
+            esf: self.context.program()?,
+            argv: self.run.proposer.clone(),
+            directory: self.run.directory.clone(),
+            environment,
+        };
         let limits = Limits {
             timeout_ms: self.run.proposer_timeout_ms,
             tries: self.run.proposer_tries,

@@ -1,6 +1,6 @@
 //! The proposer's process: started on this machine, spoken to in lines, ended with its whole process group.
 //! What is said and when it is started again is decided by `esf_control::proposer_talk`; here it is done.
-//! Invariant: no more than one process lives at a time, and none after this is dropped; nothing that it
+//! Invariant: no more than one process lives at a time, and none after this is dropped or killed; nothing that it
 //! writes is held beyond one line, and nothing that it does holds up anything but the questions to it.
 
 use std::collections::{HashMap, VecDeque};
@@ -27,6 +27,8 @@ const ENDING_STEPS: u32 = 20;
 
 /// A program of this machine and where it runs.
 pub(super) struct Program {
+    /// This program, through which it is started.
+    pub(super) esf: PathBuf,
     pub(super) argv: Vec<String>,
     pub(super) directory: PathBuf,
     pub(super) environment: Vec<(String, PathBuf)>,
@@ -195,7 +197,9 @@ impl Process {
         let (name, arguments) = program.argv.split_first().expect("checked when the file was read");
         // As a shell would find it from the file's directory.
         let name = if name.contains('/') { program.directory.join(name) } else { PathBuf::from(name) };
-        let mut child = Command::new(name)
+        let mut child = Command::new(&program.esf)
+            .args(["tethered", "--parent", &std::process::id().to_string(), "--"])
+            .arg(name)
             .args(arguments)
             .current_dir(&program.directory)
             .envs(program.environment.iter().map(|(name, value)| (name, value)))
