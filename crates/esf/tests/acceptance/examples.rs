@@ -62,3 +62,78 @@ fn the_c_example_runs_under_wasi_and_its_node_under_linux() {
     let last = lab.suspend(&attempt);
     assert_eq!(String::from_utf8(lab.cat(&last, "tally.txt")).unwrap(), format!("{tally}more\n"));
 }
+
+/// R02: two planted bugs in a published package, 43 edits at each step, some of which never end.
+#[test]
+fn r02_a_search_repairs_a_published_package() {
+    needs_root!();
+    let pip = |args: &[&str]| Command::new("python3").args(["-m", "pip"]).args(args).output();
+    let lab = Lab::new();
+    let wheels = lab.path("wheels").display().to_string();
+    let asked =
+        ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", &wheels, "toolz==1.0.0"];
+    if !pip(&asked).is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: pip cannot fetch toolz");
+        return;
+    }
+    let place = lab.path("repair");
+    let mut command = Command::new(examples().join("repair/run"));
+    command.arg(&place).env("ESF", env!("CARGO_BIN_EXE_esf")).env_remove("ESF_STORE");
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let shown = String::from_utf8_lossy(&output.stdout);
+    for line in ["+        d[item] += 1", "+        if len(index) == 1:"] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let lab = Lab::with_store(place.join("store"));
+    let searches = lab.json(["search", "ls"]);
+    let search = &searches["searches"][0];
+    assert_eq!(search["stopped"], "reward", "{search}");
+    assert!(search["accepted"].as_u64().unwrap() <= 150, "{search}");
+    assert_eq!(
+        search["accepted"].as_u64().unwrap() + search["void"].as_u64().unwrap(),
+        search["selected"],
+        "{search}"
+    );
+
+    both_orders_are_one_state(&lab);
+}
+
+/// The two edits in either order, by hand: one position, reached by two edges.
+fn both_orders_are_one_state(lab: &Lab) {
+    let config = lab.path("by-hand.toml");
+    fs::write(&config, "[search]\npolicy = { kind = \"ucb1\" }\ntranspositions = \"root\"\nmax_depth = 2\n")
+        .unwrap();
+    let created = lab.json(["search", "create", "repair:@", "--config", config.to_str().unwrap()]);
+    let search = id(&created["search"], "search_id");
+    let edits = [("count", "s/d.item. -= 1/d[item] += 1/"), ("pluck", "s/len(index) != 1/len(index) == 1/")];
+    let actions = lab.path("actions.json");
+    let offered = edits.map(|(name, edit)| serde_json::json!({ "action": { "edit": edit }, "name": name }));
+    let offered = serde_json::json!({ "actions": offered, "exhausted": true });
+    fs::write(&actions, offered.to_string()).unwrap();
+    let mut reached = std::collections::BTreeMap::new();
+    for _ in 0..12 {
+        let mut ticket = lab.json(["search", "select", &search])["tickets"][0].clone();
+        let rollout = id(&ticket, "rollout_id");
+        if ticket["stage"] == "expand" {
+            let expanded = lab.json(["search", "expand", &rollout, "--actions", actions.to_str().unwrap()]);
+            ticket = expanded["ticket"].clone();
+        }
+        if ticket["stage"] == "revisit" {
+            lab.json(["search", "complete", &rollout, "--value", "0.5"]);
+            continue;
+        }
+        let edit = ticket["action"]["edit"].as_str().unwrap();
+        let leaf = id(&ticket, "leaf_node_id");
+        let ran = lab.json(["run", &leaf, "--", "sed", "-i", edit, "toolz/itertoolz.py"]);
+        let node = id(&ran["node"], "node_id");
+        let done = lab.json(["search", "complete", &rollout, "--node", &node, "--value", "0.6"]);
+        let before = ticket["actions"].as_array().unwrap().iter().map(|action| action["edit"].to_string());
+        let path: Vec<String> = before.chain([ticket["action"]["edit"].to_string()]).collect();
+        reached.insert(path, done["position"]["number"].as_u64().unwrap());
+    }
+    let [count, pluck] = edits.map(|(_, edit)| format!("\"{edit}\""));
+    let one = reached[&vec![count.clone(), pluck.clone()]];
+    assert_eq!(one, reached[&vec![pluck.clone(), count.clone()]], "{reached:?}");
+    assert!(reached[&vec![count]] != reached[&vec![pluck]], "{reached:?}");
+}
