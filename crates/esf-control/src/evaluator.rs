@@ -20,8 +20,8 @@ pub struct Evaluator {
     pub version: String,
     /// The program and arguments that run the tree's code; its exit code reports.
     pub command: Vec<String>,
-    /// Milliseconds that `command` and `score` may take, each.
-    pub timeout_ms: u64,
+    /// Milliseconds that `command` and `score` may take, each; the group's budget for verifying when absent.
+    pub timeout_ms: Option<u64>,
     /// A directory, relative to the evaluator file, laid read-only over the sealed tree.
     pub files: Option<String>,
     /// The same for the sandbox of `score`, instead of `files`: what the tree's code must never see.
@@ -84,8 +84,7 @@ struct File {
     name: String,
     version: String,
     command: Vec<String>,
-    #[serde(default = "default_timeout")]
-    timeout: String,
+    timeout: Option<String>,
     files: Option<String>,
     score_files: Option<String>,
     #[serde(default)]
@@ -127,10 +126,6 @@ impl LimitsFile {
     }
 }
 
-fn default_timeout() -> String {
-    "10m".to_owned()
-}
-
 fn one() -> u32 {
     1
 }
@@ -164,8 +159,9 @@ impl Evaluator {
         }
         let file: File =
             toml::from_str(text).map_err(|error| InvalidEvaluator { reason: error.to_string() })?;
-        let timeout_ms = units::parse_duration_ms(&file.timeout)
-            .map_err(|error| InvalidEvaluator { reason: format!("timeout: {error}") })?;
+        let timeout_ms = file.timeout.as_deref().map(units::parse_duration_ms).transpose();
+        let timeout_ms =
+            timeout_ms.map_err(|error| InvalidEvaluator { reason: format!("timeout: {error}") })?;
         let evaluator = Self {
             name: file.name,
             version: file.version,
@@ -196,7 +192,7 @@ impl Evaluator {
         if self.command.is_empty() || self.score.as_ref().is_some_and(Vec::is_empty) {
             return refuse("command and score: expected a program and its arguments, found an empty list");
         }
-        if self.timeout_ms == 0 {
+        if self.timeout_ms == Some(0) {
             return refuse("timeout: expected more than zero");
         }
         if !(1..=Self::MAX_REPEAT).contains(&self.repeat) {
@@ -301,7 +297,7 @@ mod tests {
     #[test]
     fn defaults_are_filled_in_and_the_digest_pins_text_and_files() {
         let evaluator = Evaluator::parse(GOOD).expect("valid");
-        assert_eq!((evaluator.timeout_ms, evaluator.repeat), (600_000, 1));
+        assert_eq!((evaluator.timeout_ms, evaluator.repeat), (None, 1));
         let other = Evaluator::parse(&format!("{GOOD}repeat = 2\n")).expect("valid");
         assert_ne!(evaluator.digest(&[]), other.digest(&[]));
         assert_ne!(evaluator.digest(&[]), evaluator.digest(&[Digest::of(b"files")]));

@@ -22,8 +22,6 @@ use crate::output::not_supported;
 
 /// Bytes of each stream that are kept as evidence.
 const EVIDENCE_WINDOW: u64 = 1 << 20;
-/// Time beyond the evaluator's own that a run may hold a sandbox, in milliseconds.
-const MARGIN_MS: u64 = 300_000;
 /// How often a repeated request may find the sandbox of an earlier one gone before its end.
 const STARTS: usize = 16;
 /// Most bytes of one file that is collected for a scorer; all share the small place of its result.
@@ -34,6 +32,10 @@ pub(super) struct Run<'a> {
     asking: &'a Asking<'a>,
     client: Client,
     environment: Environment,
+    /// Of each program.
+    timeout_ms: u64,
+    /// Beyond that a sandbox may be held.
+    margin_ms: u64,
     hide: Vec<Vec<u8>>,
     outputs: Vec<(String, Vec<u8>)>,
 }
@@ -97,10 +99,13 @@ impl<'a> Run<'a> {
                 "judge by exit codes or a report, or evaluate a group of the oci executor",
             ));
         }
+        let budgets = group.policy.budgets();
+        let timeout_ms = evaluator.timeout_ms.unwrap_or(budgets.verify.0);
         let hide = files::hidden(asking.store, asking.node, asking.prepared)?;
         let mut client = asking.context.worker()?;
         client.set_cancel(crate::interrupt::watch()?);
-        Ok(Self { asking, client, environment, hide, outputs: Vec::new() })
+        let margin_ms = budgets.margin.0;
+        Ok(Self { asking, client, environment, timeout_ms, margin_ms, hide, outputs: Vec::new() })
     }
 
     /// Runs it, and records what it is worth.
@@ -169,7 +174,7 @@ impl<'a> Run<'a> {
         let request = ActivateRequest {
             meta: asking.context.request_meta(""),
             node: asking.node.node_id,
-            lifetime_ms: Some(asking.prepared.evaluator.timeout_ms.saturating_add(MARGIN_MS)),
+            lifetime_ms: Some(self.timeout_ms.saturating_add(self.margin_ms)),
             on_expiry: Some(OnExpiry::Discard),
             no_wait: false,
             priority: 0,
@@ -335,7 +340,7 @@ impl<'a> Run<'a> {
             env: Vec::new(),
             cwd: None,
             user: None,
-            timeout_ms: Some(self.asking.prepared.evaluator.timeout_ms),
+            timeout_ms: Some(self.timeout_ms),
             detach: false,
             max_output: Some(EVIDENCE_WINDOW),
             key: None,
