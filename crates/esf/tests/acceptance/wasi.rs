@@ -243,6 +243,12 @@ fn a_group_may_say_wasi_and_its_evaluators_judge_by_exit_codes() {
         let told = lab.json(["evaluate", &node, "--evaluator", file.to_str().unwrap()]);
         assert_eq!(told["evaluation"]["verdict"], verdict, "{told}");
     }
+    let file = lab.path("evaluator-report.toml");
+    let text = "name = \"e\"\nversion = \"8\"\ntimeout = \"20s\"\nreport = { format = \"tap\" }\n\
+        command = [\"say.wasm\", \"1..2\\nok 1\\nnot ok 2\", \"0\"]\n";
+    std::fs::write(&file, text).unwrap();
+    let told = lab.json(["evaluate", &node, "--evaluator", file.to_str().unwrap()]);
+    assert_eq!(told["evaluation"]["reward"], 0.5, "{told}");
     let file = lab.path("evaluator-own.toml");
     std::fs::create_dir(lab.path("own")).unwrap();
     let text = "name = \"e\"\nversion = \"9\"\ntimeout = \"20s\"\ncommand = [\"say.wasm\", \"x\", \"0\"]\nfiles = \"own\"\n";
