@@ -13,6 +13,7 @@ mod overlay;
 mod processes;
 mod quickstart;
 mod search;
+mod search_run;
 mod support;
 mod wasi;
 mod wasi_equivalence;

@@ -7,6 +7,7 @@ mod lock;
 mod progress;
 mod proposer;
 mod rollout;
+mod sandbox;
 mod tether;
 
 pub(crate) use tether::tethered;
