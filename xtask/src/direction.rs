@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("esf-exchange", &["esf-core", "esf-layerstack"]),
     ("esf-control", &["esf-core", "esf-graph"]),
     ("esf-store", &["esf-core", "esf-layerstack", "esf-graph", "esf-exchange"]),
-    ("esf-worker", &["esf-core", "esf-layerstack", "esf-graph", "esf-store"]),
+    ("esf-worker", &["esf-core", "esf-layerstack", "esf-graph", "esf-control", "esf-store"]),
     ("esf-oci", &["esf-core", "esf-layerstack", "esf-graph", "esf-store", "esf-worker", "esf-jail"]),
     ("esf-wasi", &["esf-core", "esf-layerstack", "esf-graph", "esf-store", "esf-worker"]),
     (

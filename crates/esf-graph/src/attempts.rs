@@ -39,12 +39,17 @@ impl Graph {
                 Purpose::Salvage { from } => Some(load::attempt(db, from)?),
                 Purpose::Work | Purpose::Evaluate => None,
             };
+            let group = load::group(db, node.group_id)?;
             let snapshot = enqueue::Snapshot {
-                policy: load::group(db, node.group_id)?.policy,
                 open: load::open_attempt(db, node.node_id)?,
-                queued: load::count_in_group(db, statements::QUEUED_IN_GROUP, node.group_id)?,
+                // Counting costs as much as there is to count, so only where somebody asks.
+                queued: match group.policy.quotas.max_queued_attempts {
+                    Some(_) => load::count_in_group(db, statements::QUEUED_IN_GROUP, node.group_id)?,
+                    None => 0,
+                },
                 last_sealed: load::last_sealed_of_draft(db, &node)?,
                 salvage,
+                policy: group.policy,
                 node,
             };
             decided(enqueue::decide(&snapshot, &command, request))

@@ -15,6 +15,7 @@ mod error;
 mod load;
 mod mutate;
 mod nodes;
+mod queue;
 mod reads;
 mod records;
 mod resolve;
@@ -31,6 +32,7 @@ use esf_core::StoreId;
 
 pub use error::{Error, Result};
 pub use esf_core::ops::{BootClock, Meta};
+pub use queue::{QueuedAttempt, QueuedCount};
 pub use reads::KnownRoot;
 pub use resolve::Ref;
 pub use writer::BOUNDARIES;

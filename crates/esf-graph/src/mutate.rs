@@ -77,13 +77,13 @@ impl Graph {
     }
 }
 
-fn request_digest<B: Serialize>(operation: &str, body: &B) -> RequestDigest {
+pub(crate) fn request_digest<B: Serialize>(operation: &str, body: &B) -> RequestDigest {
     RequestDigest::new(canonical::digest("esf request v1", &(operation, body)))
 }
 
 /// The reply that was given under the same key; `digest` is that of the request asked now, or nothing
 /// to take whatever was asked.
-fn replay<R: DeserializeOwned>(
+pub(crate) fn replay<R: DeserializeOwned>(
     db: &Connection,
     meta: &Meta,
     operation: &str,
@@ -104,7 +104,7 @@ fn replay<R: DeserializeOwned>(
     Ok(Some(reply))
 }
 
-fn remember<R: Serialize>(
+pub(crate) fn remember<R: Serialize>(
     transaction: &Transaction<'_>,
     meta: &Meta,
     operation: &str,

@@ -130,8 +130,12 @@ statements! {
     PRUNE_EDGE = "prune_edge";
     PRUNE_NODE = "prune_node";
     PRUNE_POSITION = "prune_position";
+    QUEUE = "queue";
+    QUEUE_BY_GROUP = "queue_by_group";
     QUEUED_ATTEMPTS = "queued_attempts";
+    QUEUED_IDS = "queued_ids";
     QUEUED_IN_GROUP = "queued_in_group";
+    QUEUED_OF_GROUP = "queued_of_group";
     RAISE_POSITION = "raise_position";
     REQUEST_BY_KEY = "request_by_key";
     ROLLOUT_BY_ID = "rollout_by_id";

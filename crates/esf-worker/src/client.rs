@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 
 use crate::logs;
 use crate::message::{
-    ActivateRequest, ExecRequest, ExecResult, FileEntry, QueueNews, Request, RequestMeta, RetryRequest,
-    SuspendReply, SuspendRequest, WorkerStatus,
+    ActivateRequest, CancelRequest, Cancelled, ExecRequest, ExecResult, FileEntry, QueueNews, Request,
+    RequestMeta, RetryRequest, SuspendReply, SuspendRequest, Top, WorkerStatus,
 };
 use crate::wire::{CHUNK, Connection, Frame, Kind, encode, protocol, wait};
 
@@ -155,6 +155,22 @@ impl Client {
         signal: i32,
     ) -> Result<Vec<ExecId>, Problem> {
         self.ask(&Request::Kill { attempt, exec, signal })
+    }
+
+    /// Ends the attempts of a group that wait, and those that live when that is said.
+    ///
+    /// # Errors
+    /// `not_found`, `idempotency_conflict`.
+    pub fn cancel(&mut self, request: CancelRequest) -> Result<Cancelled, Problem> {
+        self.ask(&Request::Cancel(request))
+    }
+
+    /// The worker's gauges.
+    ///
+    /// # Errors
+    /// When the worker is gone.
+    pub fn top(&mut self) -> Result<Top, Problem> {
+        self.ask(&Request::Top)
     }
 
     /// Copies output of a command from `from` on, with or without its end; returns the next offset.

@@ -1,13 +1,15 @@
 //! What client and worker say to each other, as values (the frames are in `wire`).
 //! Worker-local: these types cross one machine's socket and are never stored in the graph.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use esf_core::environment::Environment;
+use esf_core::ops::cancel::CancelReason;
 use esf_core::policy::OnExpiry;
 use esf_core::record::{ExecOutcome, Failure, Node};
-use esf_core::{AttemptId, ExecId, FailureClass, NodeId};
+use esf_core::{AttemptId, ExecId, FailureClass, GroupId, NodeId, RootId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::executor::{Capabilities, Extra, Stats};
@@ -262,6 +264,80 @@ pub struct WorkerStatus {
     pub executors: Vec<(String, Capabilities)>,
 }
 
+/// What of a resource is used, promised and there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gauge {
+    /// In use now, as measured; of processors, thousandths within the last interval.
+    pub used: u64,
+    /// Promised to what lives.
+    pub promised: u64,
+    /// Most that may be promised.
+    pub most: u64,
+}
+
+/// A group that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupQueue {
+    /// The group.
+    pub group_id: GroupId,
+    /// How many of its attempts wait.
+    pub waiting: u64,
+    /// How many live.
+    pub live: u64,
+    /// Why the first of them waits.
+    pub reason: String,
+    /// Since when the one that came first waits.
+    pub oldest: Timestamp,
+}
+
+/// A root and how many live attempts began on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HotRoot {
+    /// The root.
+    pub root_id: RootId,
+    /// Live attempts on it.
+    pub live: u64,
+}
+
+/// The worker's gauges at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Top {
+    /// Its process id.
+    pub pid: u32,
+    /// Live attempts, those being started among them.
+    pub live: u64,
+    /// Most live attempts.
+    pub max_live: u64,
+    /// How many are being started.
+    pub starting: u64,
+    /// How many wait.
+    pub queued: u64,
+    /// By group, the one with most waiting first.
+    pub groups: Vec<GroupQueue>,
+    /// Commands that run.
+    pub execs: u64,
+    /// Commands that wait for their turn.
+    pub execs_waiting: u64,
+    /// Most commands that run.
+    pub max_execs: u64,
+    /// Thousandths of processors.
+    pub cpu_milli: Gauge,
+    /// Bytes.
+    pub memory: Gauge,
+    /// Bytes free on the store's file system.
+    pub disk_free: u64,
+    /// Bytes of it.
+    pub disk_total: u64,
+    /// Whether it is so full that nothing new is admitted.
+    pub storage_pressure: bool,
+    /// Attempts started within the last second.
+    pub creates_per_second: u64,
+    /// Attempts and commands that failed since the worker's start, by class.
+    pub errors: BTreeMap<String, u64>,
+    /// The roots that most live attempts began on, ten at most.
+    pub hot_roots: Vec<HotRoot>,
+}
+
 /// The first frame in each direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
@@ -283,7 +359,31 @@ pub(crate) enum Request {
     List { attempt: AttemptId, path: PathBuf },
     ClearResult { attempt: AttemptId },
     Status,
+    Top,
+    Cancel(CancelRequest),
     Stop { force: bool },
+}
+
+/// Ends the attempts of a group that wait, and those that live when that is said.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CancelRequest {
+    /// Who asks.
+    pub meta: RequestMeta,
+    /// Whose.
+    pub group: GroupId,
+    /// Why.
+    pub reason: CancelReason,
+    /// The live ones too; what they have not sealed is kept until they are released.
+    pub live: bool,
+}
+
+/// How many attempts were ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancelled {
+    /// That waited.
+    pub queued: u64,
+    /// That lived.
+    pub live: u64,
 }
 
 /// A new attempt of the same draft, brought to life like the first.

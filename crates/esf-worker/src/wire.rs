@@ -158,6 +158,26 @@ impl Connection {
         }
     }
 
+    /// Whether a cancellation is among the frames that have come; takes none of them, and does not wait.
+    /// Looks no further than `MAX` bytes ahead.
+    ///
+    /// # Errors
+    /// As `try_read`.
+    pub(crate) fn asks_to_cancel(&mut self) -> io::Result<bool> {
+        while !self.ended && self.buffer.len() - self.consumed <= MAX && self.fill(RecvFlags::DONTWAIT)? {}
+        let mut pending = &self.buffer[self.consumed..];
+        while let Some((length, rest)) = pending.split_first_chunk::<4>() {
+            let length = u32::from_le_bytes(*length) as usize;
+            match rest.get(..length) {
+                Some([kind, ..]) if *kind == Kind::Cancel as u8 => return Ok(true),
+                Some(frame) if !frame.is_empty() => pending = &rest[length..],
+                // Not whole yet, or a breach that whoever takes it will refuse.
+                Some(_) | None => break,
+            }
+        }
+        Ok(false)
+    }
+
     fn take(&mut self) -> io::Result<Option<Frame>> {
         let pending = &self.buffer[self.consumed..];
         let Some((length, rest)) = pending.split_first_chunk::<4>() else { return Ok(None) };

@@ -4,6 +4,7 @@
 //! events and its idempotency record in one transaction.
 
 pub mod begin_quiesce;
+pub mod cancel;
 pub mod commit_merge;
 pub mod commit_seal;
 pub mod create_group;

@@ -6,23 +6,27 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use esf_control::scheduler::{Needs, Reason, Shed, Stage, Waiting};
+use esf_core::environment::ExecutorKind;
+use esf_core::manifest::RootPin;
 use esf_core::ops::enqueue::Enqueue;
 use esf_core::ops::fail_attempt::FailAttempt;
 use esf_core::ops::start::{Start, Started};
 use esf_core::ops::{Meta, Reject};
-use esf_core::record::{Attempt, Purpose};
+use esf_core::policy::Budgets;
+use esf_core::record::{Attempt, Group, Purpose};
 use esf_core::state::AttemptStatus;
-use esf_core::{AttemptId, Class, FailureClass, NodeId, Problem};
+use esf_core::{AttemptId, Class, FailureClass, GroupId, Problem};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::executor::{Activation, Extra, Sandbox};
 use crate::logs::failure;
 use crate::message::{ActivatePurpose, ActivateRequest, QueueNews, RetryRequest};
 use crate::server::connection::{Served, reply};
+use crate::server::house::House;
 use crate::server::live::Live;
-use crate::server::queue::Waiting;
 use crate::server::running::{Bell, locked};
-use crate::server::{Queued, Starting, Worker};
+use crate::server::{STACK, Starting, Worker, handover};
 use crate::wire::{Connection, Kind, wait};
 use crate::{clock, place};
 
@@ -35,16 +39,32 @@ const ACTIVATE: &str = "activate";
 /// The code of a start that came after the attempt's end.
 const OVER: &str = "not_active";
 
+/// The code of a sandbox that was not ready within its budget.
+const LATE: &str = "prepare_timeout";
+
 /// What a waiting client sees next.
 enum Turn {
     /// It is live.
     Live(Arc<Live>),
     /// It is this client's to start.
     Start,
-    /// So many are before it; none when it is being started.
-    Wait(Option<u64>),
+    /// It is being started by another.
+    Starting,
+    /// So many are before it.
+    Wait { before: u64, group: GroupId, reason: Reason },
+    /// It will not be started.
+    Refused(Shed),
     /// It ended without becoming live.
     Over,
+}
+
+/// What is asked for, as far as it decides whether it is let in.
+struct Asked {
+    needs: Needs,
+    executor: ExecutorKind,
+    /// Whether it begins something.
+    new: bool,
+    no_wait: bool,
 }
 
 /// How a wait ended.
@@ -66,23 +86,51 @@ impl Worker {
         let executor = self.executor(request.environment.executor.as_str())?;
         executor.check(&request.environment, &request.extra).map_err(|error| error.problem())?;
         let meta = clock::meta(&request.meta);
-        let purpose = match request.purpose {
-            ActivatePurpose::Work => Purpose::Work,
-            ActivatePurpose::Evaluate => Purpose::Evaluate,
+        let node = self.graph().node(request.node).map_err(|error| error.problem())?;
+        let group = self.graph().group(node.group_id).map_err(|error| error.problem())?;
+        let (purpose, lifetime) = match request.purpose {
+            ActivatePurpose::Work => (Purpose::Work, group.policy.lifetime()),
+            ActivatePurpose::Evaluate => (Purpose::Evaluate, None),
         };
         let command = Enqueue {
             node: request.node,
             environment: request.environment.clone(),
             purpose,
-            lifetime_ms: request.lifetime_ms,
+            lifetime_ms: request.lifetime_ms.or(lifetime),
             on_expiry: request.on_expiry,
             priority: request.priority,
         };
-        if request.no_wait {
-            self.refuse_when_full(request.node)?;
+        let asked = Asked {
+            needs: House::needs(&request.environment.limits),
+            executor: request.environment.executor,
+            new: purpose == Purpose::Work,
+            no_wait: request.no_wait,
+        };
+        if self.graph().recorded::<Attempt>(&meta, "enqueue").map_err(|error| error.problem())?.is_none() {
+            self.door(&asked, &group)?;
         }
         let attempt = self.graph().enqueue(&meta, command).map_err(|error| error.problem())?;
         self.bring_to_life(connection, &meta, &attempt, &request.extra, request.no_wait)
+    }
+
+    /// What is refused before anything of it is recorded.
+    fn door(&self, asked: &Asked, group: &Group) -> Result<(), Problem> {
+        self.refuse_at_the_door(&asked.needs, asked.new)?;
+        if !asked.no_wait {
+            return Ok(());
+        }
+        let waiting = Waiting {
+            attempt: AttemptId::from_bytes([0; 16]),
+            group: group.group_id,
+            batch: None,
+            priority: 0,
+            stage: if asked.new { Stage::New } else { Stage::Evaluate },
+            executor: asked.executor,
+            needs: asked.needs,
+            root: None,
+            queued_at: clock::now(),
+        };
+        self.refuse_when_full(&waiting, group)
     }
 
     pub(crate) fn retry(
@@ -102,30 +150,18 @@ impl Worker {
         self.executor(old.executor.as_str())?
             .check(&old.environment, &Extra::default())
             .map_err(|error| error.problem())?;
-        if request.no_wait {
-            self.refuse_when_full(old.node_id)?;
-        }
         let meta = clock::meta(&request.meta);
+        let asked = Asked {
+            needs: House::needs(&old.budget),
+            executor: old.executor,
+            new: true,
+            no_wait: request.no_wait,
+        };
+        if self.graph().recorded::<Attempt>(&meta, "retry").map_err(|error| error.problem())?.is_none() {
+            self.door(&asked, &self.graph().group(old.group_id).map_err(|error| error.problem())?)?;
+        }
         let attempt = self.graph().retry(&meta, request.attempt).map_err(|error| error.problem())?;
         self.bring_to_life(connection, &meta, &attempt, &Extra::default(), request.no_wait)
-    }
-
-    /// For `no_wait`: says that there is no room before anything is recorded. Room that goes between
-    /// this and the start is noticed there.
-    fn refuse_when_full(&self, node: NodeId) -> Result<(), Problem> {
-        let node = self.graph().node(node).map_err(|error| error.problem())?;
-        let group = self.graph().group(node.group_id).map_err(|error| error.problem())?;
-        let state = locked(&self.state);
-        let starting = state.starting.values().map(|starting| starting.waiting.group);
-        let living: Vec<_> = state.live.values().map(|live| live.attempt.group_id).chain(starting).collect();
-        let used = living.iter().filter(|living| **living == group.group_id).count() as u64;
-        match group.policy.quotas.max_live_attempts {
-            Some(quota) if used >= quota => Err(full("the group", "max_live_attempts", used, quota)),
-            _ if living.len() as u64 >= self.config.max_live => {
-                Err(full("the worker", "max_live", living.len() as u64, self.config.max_live))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn bring_to_life(
@@ -177,6 +213,7 @@ impl Worker {
 
     fn join_queue(&self, attempt: &Attempt, bell: &Arc<Bell>) -> Result<(), Problem> {
         let group = self.graph().group(attempt.group_id).map_err(|error| error.problem())?;
+        let node = self.graph().node(attempt.node_id).map_err(|error| error.problem())?;
         let id = attempt.attempt_id;
         let mut state = locked(&self.state);
         if state.live.contains_key(&id) {
@@ -191,14 +228,12 @@ impl Worker {
             starting.bells.push(Arc::clone(bell));
             return Ok(());
         }
-        if let Some(queued) = state.queue.iter_mut().find(|queued| queued.waiting.attempt == id) {
-            queued.bells.push(Arc::clone(bell));
+        if state.queue.join(id, bell) || state.taken.contains_key(&id) {
             return Ok(());
         }
-        let quota = group.policy.quotas.max_live_attempts;
-        let waiting = Waiting { attempt: id, group: attempt.group_id, priority: attempt.priority, quota };
-        state.queue.push(Queued { waiting, bells: vec![Arc::clone(bell)] });
-        state.admit(self.config.max_live);
+        self.know(&mut state, &group);
+        state.queue.push(Self::waiting(attempt, &node), Arc::clone(bell));
+        self.admit(&mut state);
         Ok(())
     }
 
@@ -210,11 +245,31 @@ impl Worker {
         if let Some(starting) = state.starting.get_mut(&id) {
             return match std::mem::replace(&mut starting.claimed, true) {
                 false => Turn::Start,
-                true => Turn::Wait(None),
+                true => Turn::Starting,
             };
         }
-        let position = state.queue.iter().position(|queued| queued.waiting.attempt == id);
-        position.map_or(Turn::Over, |position| Turn::Wait(Some(position as u64)))
+        if let Some(refused) = state.refused.get(&id) {
+            return Turn::Refused(refused.why);
+        }
+        match (state.queue.before(id), state.queue.group_of(id)) {
+            (Some(before), Some(group)) => Turn::Wait { before, group, reason: state.reason(group) },
+            _ => Turn::Over,
+        }
+    }
+
+    /// Records that an attempt was refused while it waited, and says why; the last to be told forgets it.
+    fn refused(&self, id: AttemptId, why: Shed, bell: &Bell) -> Problem {
+        let problem = self.refusal(why);
+        self.end_queued(id, FailureClass::Quota, &format!("{}: {}", problem.code, problem.message));
+        let mut state = locked(&self.state);
+        let left = state.refused.get_mut(&id).map(|refused| {
+            refused.bells.retain(|other| !std::ptr::eq(Arc::as_ptr(other), bell));
+            refused.bells.len()
+        });
+        if left == Some(0) {
+            state.refused.remove(&id);
+        }
+        problem
     }
 
     fn wait_for_turn(
@@ -232,6 +287,8 @@ impl Worker {
             match self.turn(attempt.attempt_id) {
                 Turn::Live(live) => return Ok(Waited::Live(live)),
                 Turn::Over => return Ok(Waited::Over),
+                Turn::Refused(why) => return Err(self.refused(attempt.attempt_id, why, bell)),
+                Turn::Starting => {}
                 Turn::Start => match self.start(meta, attempt, extra) {
                     Err(problem) if problem.code == "quota" => {
                         self.back_to_queue(attempt.attempt_id);
@@ -240,22 +297,19 @@ impl Worker {
                         }
                         // The graph counts one more than we do, until its end is committed.
                         std::thread::sleep(Duration::from_millis(20));
-                        locked(&self.state).admit(self.config.max_live);
+                        self.admit(&mut locked(&self.state));
                         continue;
                     }
                     Err(problem) if problem.code == OVER => return Ok(Waited::Over),
                     started => return started.map(Waited::Live),
                 },
-                Turn::Wait(Some(_)) if no_wait => {
-                    let most = self.config.max_live;
-                    return Err(full("the worker or the group", "max_live", most, most));
+                Turn::Wait { group, reason, .. } if no_wait => {
+                    return Err(self.no_room(&locked(&self.state), group, reason));
                 }
-                Turn::Wait(position) => {
-                    if let Some(before) = position
-                        && position != told
-                    {
-                        told = position;
-                        let news = QueueNews { before, reason: "max_live".to_owned() };
+                Turn::Wait { before, reason, .. } => {
+                    if told != Some((before, reason)) {
+                        told = Some((before, reason));
+                        let news = QueueNews { before, reason: reason.as_str().to_owned() };
                         if connection.send_json(Kind::Queued, &news).is_err() {
                             return Ok(Waited::Left { gone: true });
                         }
@@ -276,21 +330,27 @@ impl Worker {
     fn back_to_queue(&self, id: AttemptId) {
         let mut state = locked(&self.state);
         if let Some(Starting { waiting, bells, .. }) = state.starting.remove(&id) {
-            state.queue.insert(0, Queued { waiting, bells });
+            state.taken.remove(&id);
+            state.queue.put_back(waiting, bells);
         }
     }
 
     /// Takes one client out of the wait; the last one to go takes the attempt along.
     fn leave_queue(&self, id: AttemptId, bell: &Arc<Bell>) {
-        if locked(&self.state).leave(id, bell, self.config.max_live) {
+        if self.leave(id, bell) {
             self.give_up(id, "cancelled while it waited");
         }
     }
 
     /// Ends a queued attempt for which nobody waits.
     pub(crate) fn give_up(&self, id: AttemptId, why: &str) {
+        self.end_queued(id, FailureClass::Cancelled, why);
+    }
+
+    fn end_queued(&self, id: AttemptId, class: FailureClass, why: &str) {
+        self.failures.count(class);
         let meta = clock::own_meta(format!("give-up/{id}"));
-        let command = fail(id, None, FailureClass::Cancelled, QUEUE, why, false);
+        let command = fail(id, None, class, QUEUE, why, false);
         if let Err(error) = self.graph().fail_attempt(&meta, command) {
             tracing::warn!(attempt = %id, %error, "cannot record that a queued attempt was given up");
         }
@@ -305,10 +365,13 @@ impl Worker {
         }
         let mut state = locked(&self.state);
         let slot = state.starting.remove(&id);
-        if let Ok(live) = &started {
-            state.live.insert(id, Arc::clone(live));
+        match &started {
+            Ok(live) => drop(state.live.insert(id, Arc::clone(live))),
+            // One that is still being prepared gives its place back when that is over.
+            Err(problem) if problem.code == LATE => {}
+            Err(_) => drop(state.taken.remove(&id)),
         }
-        state.admit(self.config.max_live);
+        self.admit(&mut state);
         drop(state);
         slot.iter().flat_map(|slot| &slot.bells).for_each(|bell| bell.ring());
         self.keeper.ring();
@@ -319,7 +382,12 @@ impl Worker {
         Start { attempt, worker: self.id, lease_ms: self.config.lease_ms }
     }
 
-    fn start_in_slot(&self, meta: &Meta, attempt: &Attempt, extra: &Extra) -> Result<Arc<Live>, Problem> {
+    fn start_in_slot(
+        self: &Arc<Self>,
+        meta: &Meta,
+        attempt: &Attempt,
+        extra: &Extra,
+    ) -> Result<Arc<Live>, Problem> {
         let id = attempt.attempt_id;
         let begun = Instant::now();
         let start = self.start_command(id);
@@ -337,30 +405,71 @@ impl Worker {
             return Err(Problem::new(Class::Conflict, OVER, message));
         }
         let deadline = attempt.lifetime_ms.map(|millis| begun + Duration::from_millis(millis));
-        let made = self.make(&started.attempt, extra).and_then(|sandbox| {
-            Live::new(started.attempt.clone(), started.lease.lease_id, deadline, sandbox)
-                .map_err(|error| failure(&error, "cannot watch the sandbox"))
-        });
+        let base = self.base_of(&started.attempt);
+        let root = base.as_ref().ok().map(|base| base.root);
+        let made =
+            base.and_then(|base| self.make_in_time(&started.attempt, base, extra)).and_then(|sandbox| {
+                Live::new(started.attempt.clone(), started.lease.lease_id, deadline, root, sandbox)
+                    .map_err(|error| failure(&error, "cannot watch the sandbox"))
+            });
         match made {
             Ok(live) => Ok(Arc::new(live)),
             Err(problem) => {
                 let class = FailureClass::InfraPrepare;
                 let failed = fail(id, Some(epoch), class, ACTIVATE, &problem.message, false);
                 let failed = self.graph().fail_attempt(&meta.sub("failed"), failed);
-                let discarded = self.stack().discard_workspace(id);
-                if let (Err(error), _) = (&failed, &discarded) {
+                if let Err(error) = &failed {
                     tracing::error!(attempt = %id, %error, "cannot record a failed activation");
                 }
-                if let Err(error) = discarded {
-                    tracing::error!(attempt = %id, %error, "cannot discard the workspace of a failed activation");
+                self.failures.count(class);
+                if problem.code != LATE {
+                    self.discard(id);
                 }
                 Err(problem)
             }
         }
     }
 
-    fn make(&self, attempt: &Attempt, extra: &Extra) -> Result<Box<dyn Sandbox>, Problem> {
-        let base = self.base_of(attempt)?;
+    fn discard(&self, id: AttemptId) {
+        if let Err(error) = self.stack().discard_workspace(id) {
+            tracing::error!(attempt = %id, %error, "cannot discard the workspace of a failed activation");
+        }
+    }
+
+    /// Makes the sandbox within the group's budget. One that comes later is taken down again.
+    fn make_in_time(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        base: RootPin,
+        extra: &Extra,
+    ) -> Result<Box<dyn Sandbox>, Problem> {
+        let id = attempt.attempt_id;
+        let budget = {
+            let state = locked(&self.state);
+            let known = state.groups.get(&attempt.group_id);
+            Duration::from_millis(known.map_or_else(Budgets::default, |known| known.budgets).prepare.0)
+        };
+        let (worker, own, more) = (Arc::clone(self), attempt.clone(), extra.clone());
+        let make = move || worker.make(&own, base, &more);
+        let worker = Arc::clone(self);
+        let late = move |made: Result<Box<dyn Sandbox>, Problem>| {
+            if let Err(error) = made.map(|sandbox| sandbox.release()).unwrap_or(Ok(())) {
+                tracing::warn!(attempt = %id, %error, "a sandbox that came too late did not go down cleanly");
+            }
+            worker.discard(id);
+            worker.forget(id);
+        };
+        let made = handover::within("activation", STACK, budget, make, late);
+        made.map_err(|error| failure(&error, "cannot start the activation"))?.unwrap_or_else(|| {
+            let message = format!("the sandbox was not ready within {} ms", budget.as_millis());
+            Err(Problem::new(Class::Failure, LATE, message)
+                .expected("an activation within the group's budget `prepare`")
+                .remedy("try again, or give the group's policy a larger budget")
+                .retryable())
+        })
+    }
+
+    fn make(&self, attempt: &Attempt, base: RootPin, extra: &Extra) -> Result<Box<dyn Sandbox>, Problem> {
         let workspace =
             self.stack().open_workspace(&base, attempt.attempt_id).map_err(|error| error.problem())?;
         let logs = place::logs(&self.directory, attempt.attempt_id);
@@ -377,7 +486,7 @@ impl Worker {
     }
 
     /// The root an attempt starts from: its draft's base, or the sealed node's own.
-    pub(crate) fn base_of(&self, attempt: &Attempt) -> Result<esf_core::manifest::RootPin, Problem> {
+    pub(crate) fn base_of(&self, attempt: &Attempt) -> Result<RootPin, Problem> {
         let node = self.graph().node(attempt.node_id).map_err(|error| error.problem())?;
         let base = if attempt.purpose.has_draft() { node.base_root() } else { node.root() };
         base.ok_or_else(|| {
@@ -398,7 +507,7 @@ pub(crate) fn fail(
     FailAttempt { attempt, epoch, class, stage: stage.to_owned(), detail: detail.to_owned(), delta_kept }
 }
 
-fn full(whose: &str, quota: &'static str, used: u64, limit: u64) -> Problem {
+pub(super) fn full(whose: &str, quota: &'static str, used: u64, limit: u64) -> Problem {
     let mut problem = Reject::Quota { quota, used, limit }.problem();
     problem.message = format!("{whose} has no room for another live attempt");
     problem.remedy("wait for one to end, or leave out --no-wait")

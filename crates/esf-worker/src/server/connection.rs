@@ -83,6 +83,8 @@ impl Worker {
             Request::List { attempt, path } => self.list_files(connection, attempt, &path),
             Request::ClearResult { attempt } => reply(&self.clear_result(attempt)?),
             Request::Status => reply(&self.status()),
+            Request::Top => reply(&self.top()),
+            Request::Cancel(request) => reply(&self.cancel(&request)?),
             Request::Stop { force } => reply(&self.stop(force)?),
         }
     }

@@ -234,7 +234,9 @@ impl Worker {
         let attempt = self.graph().attempt(id).map_err(|error| error.problem())?;
         if attempt.status == AttemptStatus::Queued {
             let mut state = locked(&self.state);
-            state.queue.retain(|queued| queued.waiting.attempt != id);
+            let bells = state.queue.take(id).map(|(_, bells)| bells);
+            drop(state);
+            bells.iter().flatten().for_each(|bell| bell.ring());
         }
         let kept = self.stack().existing_workspace(id).map_err(|error| error.problem())?.is_some();
         let unsealed = if kept && attempt.purpose.has_draft() { self.unsealed(id, discard)? } else { 0 };
@@ -342,11 +344,27 @@ impl Worker {
         }
     }
 
+    /// Ends a live attempt that is not wanted any more; what it has not sealed is kept until it is released.
+    /// False when it had ended already.
+    pub(crate) fn call_off(&self, live: &Arc<Live>, class: FailureClass, what: &str) -> bool {
+        let mut stage = locked(&live.ending);
+        let ends = *stage != Stage::Ended;
+        if ends {
+            self.fail_live(live, &mut stage, class, "cancel", what);
+        }
+        ends
+    }
+
     /// Ends a live attempt as `infra_lost`; its delta is kept for a salvage.
     fn lose(&self, live: &Live, stage: &mut Stage, at: &str, what: &str) {
-        let id = live.id();
         let oom = live.limits_hit().oom;
         let class = if oom { FailureClass::UserOom } else { FailureClass::InfraLost };
+        self.fail_live(live, stage, class, at, what);
+    }
+
+    fn fail_live(&self, live: &Live, stage: &mut Stage, class: FailureClass, at: &str, what: &str) {
+        let id = live.id();
+        self.failures.count(class);
         if let Err(error) = live.destroy(&Failure::new(class, at, what)) {
             tracing::warn!(attempt = %id, %error, "a lost sandbox did not go down cleanly");
         }
@@ -376,11 +394,11 @@ impl Worker {
                     .context(json!({ "attempts": ids })));
             }
             state.stopping = true;
-            std::mem::take(&mut state.queue)
+            state.queue.take_all(None)
         };
-        for queued in queue {
-            self.give_up(queued.waiting.attempt, "the worker was stopped while it waited");
-            queued.bells.iter().for_each(|bell| bell.ring());
+        for (attempt, bells) in queue {
+            self.give_up(attempt, "the worker was stopped while it waited");
+            bells.iter().for_each(|bell| bell.ring());
         }
         // What lives, and what is just being started, is ended by the keeper.
         self.keeper.ring();

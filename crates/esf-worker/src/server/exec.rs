@@ -20,6 +20,7 @@ use crate::logs::{Note, Stream, failure};
 use crate::message::{ExecRequest, ExecResult, RequestMeta};
 use crate::server::Worker;
 use crate::server::connection::{Served, reply};
+use crate::server::gate::{Entered, Permit};
 use crate::server::live::{LimitsHit, Live};
 use crate::server::relay::{relay, replay};
 use crate::server::running::{Command, Drains, End, Keep};
@@ -32,6 +33,14 @@ struct Ends {
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
     stderr: OwnedFd,
+}
+
+/// How the wait for a command's turn ended.
+enum Waited {
+    /// It may run; without a permit only to be told that it does not.
+    Admitted(Option<Permit>),
+    /// The client is gone.
+    Gone,
 }
 
 /// A command about to run.
@@ -60,6 +69,10 @@ impl Worker {
             Err(problem) => return Err(problem),
         };
         let prepared = self.prepare(&request, live.epoch);
+        let permit = match self.wait_for_permit(connection, &prepared, &live)? {
+            Waited::Admitted(permit) => permit,
+            Waited::Gone => return Ok(Served::Gone),
+        };
         // Between its row and its start nobody may take it for lost.
         let alone = prepared.keyed.then(|| live.start_alone(prepared.exec_id));
         if prepared.keyed {
@@ -70,9 +83,36 @@ impl Worker {
                 return self.again(connection, &request, &live, recorded.exec.exec_id);
             }
         }
-        let (command, stdin) = self.launch(&live, &request, prepared)?;
+        let (command, stdin) = self.launch(&live, &request, prepared, permit)?;
         drop(alone);
         self.attend(connection, &request, &command, stdin)
+    }
+
+    /// Waits until one more command may run. One that was recorded before needs no turn to be told again.
+    fn wait_for_permit(
+        &self,
+        connection: &mut Connection,
+        prepared: &Prepared,
+        live: &Live,
+    ) -> Result<Waited, Problem> {
+        if let Some(permit) = self.gate.try_enter() {
+            return Ok(Waited::Admitted(Some(permit)));
+        }
+        let known = || self.graph().recorded_exec(&prepared.meta).map_err(|error| error.problem());
+        if prepared.keyed && known()?.is_some() {
+            return Ok(Waited::Admitted(None));
+        }
+        let entered = self.gate.enter(connection, || live.is_closing());
+        match entered.map_err(|error| failure(&error, "cannot wait for the command's turn"))? {
+            Entered::Permit(permit) => Ok(Waited::Admitted(Some(permit))),
+            Entered::Gone => Ok(Waited::Gone),
+            // Its end is told as it always is.
+            Entered::Over => Ok(Waited::Admitted(None)),
+            Entered::Cancelled => {
+                let message = "the command was cancelled while it waited for its turn";
+                Err(Problem::new(Class::Failure, "cancelled", message))
+            }
+        }
     }
 
     fn prepare(&self, request: &ExecRequest, epoch: u64) -> Prepared {
@@ -192,6 +232,7 @@ impl Worker {
         live: &Arc<Live>,
         request: &ExecRequest,
         prepared: Prepared,
+        permit: Option<Permit>,
     ) -> Result<(Arc<Command>, Option<OwnedFd>), Problem> {
         let exec_id = prepared.exec_id;
         let io = |error: std::io::Error| failure(&error, "cannot set up the command");
@@ -224,7 +265,10 @@ impl Worker {
         let drains = Drains::new((ends.stdout, stdout), (ends.stderr, stderr));
         let deadline = request.timeout_ms.map(|millis| begun + Duration::from_millis(millis));
         let (worker, watched, supervised) = (Arc::clone(self), Arc::clone(live), Arc::clone(&command));
-        let body = move || worker.supervise(&watched, &supervised, drains, deadline, begun, prepared);
+        let body = move || {
+            worker.supervise(&watched, &supervised, drains, deadline, begun, prepared);
+            drop(permit);
+        };
         if let Err(error) =
             std::thread::Builder::new().name("command".to_owned()).stack_size(256 << 10).spawn(body)
         {
@@ -317,6 +361,9 @@ impl Worker {
         stdout: Extent,
         stderr: Extent,
     ) {
+        if let Some(failure) = &result.failure {
+            self.failures.count(failure.class);
+        }
         let note = Note { result: result.clone(), stdout, stderr };
         if let Err(error) = note.write(&self.directory, live.id()) {
             tracing::error!(exec = %command.exec_id, %error, "cannot note how a command ended");

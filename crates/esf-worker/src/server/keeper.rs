@@ -44,6 +44,7 @@ impl Worker {
                 orphans = None;
                 self.give_up_orphans();
             }
+            self.look_again();
             if locked(&self.state).stopping {
                 live.iter().for_each(|live| self.end(live, Cause::Stopped, &mut ending));
             }
@@ -65,6 +66,14 @@ impl Worker {
         Duration::from_millis(self.config.lease_ms / 3)
     }
 
+    /// Admits who waited for nothing but time.
+    fn look_again(&self) {
+        let mut state = locked(&self.state);
+        if state.again_at.is_some_and(|at| at <= Instant::now()) {
+            self.admit(&mut state);
+        }
+    }
+
     /// Whether it is time to go. Decided and announced in one step, so that nobody slips in between.
     fn is_over(&self) -> bool {
         let mut state = locked(&self.state);
@@ -84,12 +93,12 @@ impl Worker {
     ) -> Instant {
         let unexpired = live.iter().filter(|live| !ending.contains(&(live.id(), Cause::Expired)));
         let lifetimes = unexpired.filter_map(|live| live.deadline);
-        let idle = {
+        let (idle, again) = {
             let state = locked(&self.state);
-            state.is_idle().then(|| state.busy_until + self.config.idle_exit)
+            (state.is_idle().then(|| state.busy_until + self.config.idle_exit), state.again_at)
         };
         let heartbeat = renewed + self.heartbeat();
-        lifetimes.chain(idle).chain(orphans).fold(heartbeat, Instant::min)
+        lifetimes.chain(idle).chain(again).chain(orphans).fold(heartbeat, Instant::min)
     }
 
     /// Sleeps until `next`, the bell, or a death; returns the dead.

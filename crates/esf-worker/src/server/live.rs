@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use esf_core::record::{Attempt, Failure};
-use esf_core::{AttemptId, Class, ExecId, LeaseId, Problem};
+use esf_core::{AttemptId, Class, ExecId, LeaseId, Problem, RootId};
 
 use crate::executor::{ExecutorError, QuiesceError, Sandbox, Stats};
 use crate::server::running::{Command, locked};
@@ -31,6 +31,8 @@ pub(crate) struct Live {
     pub(crate) lease: LeaseId,
     pub(crate) epoch: u64,
     pub(crate) deadline: Option<Instant>,
+    /// The tree it began on.
+    pub(crate) root: Option<RootId>,
     pub(crate) died: OwnedFd,
     pub(crate) ending: Mutex<Stage>,
     sandbox: RwLock<Option<Box<dyn Sandbox>>>,
@@ -54,6 +56,7 @@ impl Live {
         attempt: Attempt,
         lease: LeaseId,
         deadline: Option<Instant>,
+        root: Option<RootId>,
         sandbox: Box<dyn Sandbox>,
     ) -> std::io::Result<Self> {
         Ok(Self {
@@ -61,6 +64,7 @@ impl Live {
             epoch: attempt.lease_epoch,
             attempt,
             deadline,
+            root,
             died: sandbox.died().try_clone_to_owned()?,
             ending: Mutex::new(Stage::Open),
             sandbox: RwLock::new(Some(sandbox)),

@@ -1,14 +1,18 @@
 //! The resident worker: owner of a store's live sandboxes, reached by a unix socket.
-//! Invariants: one worker for a store, by its lock; never more live attempts than `max_live`; one thread
+//! Invariants: one worker for a store, by its lock; never over a bound of its configuration; one thread
 //! for each connection and each running command, so nothing a sandbox or a client does stops another.
 //! Policies: a foreground command whose client went away goes on to its end or time-out; a queued
 //! attempt whose client went away is cancelled; a worker with nothing to do ends.
 
 mod activate;
+mod admit;
 mod connection;
 mod ending;
 mod exec;
 mod files;
+mod gate;
+mod handover;
+mod house;
 mod keeper;
 mod leftover;
 mod live;
@@ -16,6 +20,7 @@ mod queue;
 mod relay;
 mod running;
 mod salvage;
+mod top;
 
 use std::collections::HashMap;
 use std::io;
@@ -24,6 +29,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use esf_control::scheduler::{self, Group, Pace, Reason, Shed, Waiting};
+use esf_core::environment::ExecutorKind;
+use esf_core::policy::Budgets;
 use esf_core::{AttemptId, Class, GroupId, Problem, WorkerId};
 use esf_graph::Graph;
 use esf_layerstack::LayerStack;
@@ -32,10 +40,13 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::executor::Executor;
 use crate::logs::failure;
+use crate::server::gate::Gate;
+use crate::server::house::House;
 use crate::server::leftover::Leftovers;
 use crate::server::live::Live;
-use crate::server::queue::Waiting;
+use crate::server::queue::Queue;
 use crate::server::running::{Bell, locked};
+use crate::server::top::Failures;
 use crate::wire::wait;
 use crate::{clock, place};
 
@@ -43,11 +54,28 @@ use crate::{clock, place};
 /// thousand that wait for their turn.
 const STACK: usize = 2 << 20;
 
-/// How a worker behaves.
+/// How a worker behaves. What it may use is bounded here; nothing ever goes over a bound, what would waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Most live attempts at one time; the rest wait as `queued`.
     pub max_live: u64,
+    /// Thousandths of processors that live attempts may be promised; four times the machine's when absent.
+    pub cpu_milli: Option<u64>,
+    /// Bytes of memory that live attempts may be promised; nine tenths of the machine's when absent.
+    pub memory: Option<u64>,
+    /// Bytes of the store's file system that must be free for anything new to be admitted; a twentieth of
+    /// it, at most a gibibyte, when absent.
+    pub min_free: Option<u64>,
+    /// Most commands that run at one time; the rest wait.
+    pub max_execs: u64,
+    /// Most attempts started within a second.
+    pub creates_per_second: u64,
+    /// Attempts by which it may grow within five seconds; a tenth of what lives, when that is more.
+    pub growth: u64,
+    /// Most attempts that wait; beyond, the youngest groups' are refused.
+    pub max_waiting: u64,
+    /// How long one that does not fit is passed by; then room is kept free for it.
+    pub patience: Duration,
     /// How long it stays with nothing to do.
     pub idle_exit: Duration,
     /// Milliseconds of a lease; it is renewed at a third of that.
@@ -57,16 +85,24 @@ pub struct WorkerConfig {
 }
 
 impl Default for WorkerConfig {
-    /// 64 live attempts, a minute of idleness, leases of 30 seconds, orphans for 20 seconds.
+    /// 64 live attempts, what the machine has, 1024 commands, 200 creates per second, 256 of growth, 10 000
+    /// that wait, patience of 30 seconds; a minute of idleness, leases of 30 seconds, orphans for 20.
     fn default() -> Self {
-        Self { max_live: 64, idle_exit: Duration::from_secs(60), lease_ms: 30_000, orphan_ms: 20_000 }
+        Self {
+            max_live: 64,
+            cpu_milli: None,
+            memory: None,
+            min_free: None,
+            max_execs: 1024,
+            creates_per_second: 200,
+            growth: 256,
+            max_waiting: 10_000,
+            patience: Duration::from_secs(30),
+            idle_exit: Duration::from_secs(60),
+            lease_ms: 30_000,
+            orphan_ms: 20_000,
+        }
     }
-}
-
-/// An attempt that waits for its turn, and the bells of those who wait with it.
-struct Queued {
-    waiting: Waiting,
-    bells: Vec<Arc<Bell>>,
 }
 
 /// An attempt that was admitted and is being started by one of those who waited for it.
@@ -76,11 +112,35 @@ struct Starting {
     bells: Vec<Arc<Bell>>,
 }
 
+/// An attempt that will not be started; those who waited for it are still to be told.
+struct Refused {
+    why: Shed,
+    bells: Vec<Arc<Bell>>,
+}
+
+/// What is known of a group that had an attempt here.
+struct Known {
+    group: Group,
+    budgets: Budgets,
+    /// Why its attempts wait, at the last look.
+    reason: Option<Reason>,
+}
+
 /// What all threads share; held for instants only.
 struct State {
     live: HashMap<AttemptId, Arc<Live>>,
     starting: HashMap<AttemptId, Starting>,
-    queue: Vec<Queued>,
+    /// What the live ones and the starting ones take; also one whose start was given up and is still being
+    /// taken down.
+    taken: HashMap<AttemptId, scheduler::Live>,
+    queue: Queue,
+    refused: HashMap<AttemptId, Refused>,
+    groups: HashMap<GroupId, Known>,
+    pace: Pace,
+    /// Numbers the starts.
+    starts: u64,
+    /// When to look again though nothing ended.
+    again_at: Option<Instant>,
     connections: u64,
     /// Set while the worker must not take anything new.
     stopping: bool,
@@ -88,51 +148,26 @@ struct State {
 }
 
 impl State {
-    /// Admits whoever may live now and wakes those who wait for it.
-    fn admit(&mut self, max_live: u64) {
-        if self.stopping {
-            return;
+    fn new() -> Self {
+        Self {
+            live: HashMap::new(),
+            starting: HashMap::new(),
+            taken: HashMap::new(),
+            queue: Queue::default(),
+            refused: HashMap::new(),
+            groups: HashMap::new(),
+            pace: Pace::default(),
+            starts: 0,
+            again_at: None,
+            connections: 0,
+            stopping: false,
+            busy_until: Instant::now(),
         }
-        let waiting: Vec<Waiting> = self.queue.iter().map(|queued| queued.waiting).collect();
-        let live = self.live.values().map(|live| live.attempt.group_id);
-        let living: Vec<GroupId> =
-            live.chain(self.starting.values().map(|starting| starting.waiting.group)).collect();
-        for attempt in queue::admissible(&waiting, &living, max_live) {
-            let index = self.queue.iter().position(|queued| queued.waiting.attempt == attempt);
-            let queued = self.queue.remove(index.expect("admitted from the queue"));
-            queued.bells.iter().for_each(|bell| bell.ring());
-            let starting = Starting { waiting: queued.waiting, claimed: false, bells: queued.bells };
-            self.starting.insert(attempt, starting);
-        }
-    }
-
-    /// Takes one of those who wait for an attempt away; true when it was the last and nobody has begun to
-    /// start it, so that it leaves the queue, or its slot, as well.
-    fn leave(&mut self, id: AttemptId, bell: &Arc<Bell>, max_live: u64) -> bool {
-        let gone = |bells: &mut Vec<Arc<Bell>>| {
-            bells.retain(|other| !Arc::ptr_eq(other, bell));
-            bells.is_empty()
-        };
-        if let Some(index) = self.queue.iter().position(|queued| queued.waiting.attempt == id) {
-            let last = gone(&mut self.queue[index].bells);
-            if last {
-                self.queue.remove(index);
-            }
-            return last;
-        }
-        let last = self.starting.get_mut(&id).is_some_and(|it| !it.claimed && gone(&mut it.bells));
-        if last {
-            self.starting.remove(&id);
-            self.admit(max_live);
-        }
-        last
     }
 
     /// Whether an attempt waits, is being started or is live.
     fn knows(&self, id: AttemptId) -> bool {
-        self.live.contains_key(&id)
-            || self.starting.contains_key(&id)
-            || self.queue.iter().any(|queued| queued.waiting.attempt == id)
+        self.live.contains_key(&id) || self.starting.contains_key(&id) || self.queue.contains(id)
     }
 
     fn is_idle(&self) -> bool {
@@ -147,6 +182,10 @@ pub(crate) struct Worker {
     id: WorkerId,
     executors: Vec<Arc<dyn Executor>>,
     config: WorkerConfig,
+    house: House,
+    /// The bound on commands.
+    gate: Arc<Gate>,
+    failures: Failures,
     state: Mutex<State>,
     /// Rung when the keeper should look again.
     keeper: Bell,
@@ -191,8 +230,9 @@ impl Worker {
     fn forget(&self, attempt: AttemptId) {
         let mut state = locked(&self.state);
         state.live.remove(&attempt);
+        state.taken.remove(&attempt);
         state.busy_until = Instant::now();
-        state.admit(self.config.max_live);
+        self.admit(&mut state);
         drop(state);
         self.keeper.ring();
     }
@@ -232,8 +272,9 @@ pub fn serve(
             tracing::warn!(executor = executor.name(), %error, "an executor is not ready");
         }
     }
-    let queued = store.graph().queued().map_err(|error| error.problem())?;
+    let orphans = store.graph().queued_ids().map_err(|error| error.problem())?;
     let listener = bind(&directory)?;
+    let kinds = executors.iter().filter_map(|executor| ExecutorKind::parse(executor.name())).collect();
     let wire = |error: io::Error| failure(&error, "cannot start the worker");
     let worker = Arc::new(Worker {
         id: draw_id(&store),
@@ -241,18 +282,14 @@ pub fn serve(
         directory: directory.clone(),
         executors,
         config,
-        state: Mutex::new(State {
-            live: HashMap::new(),
-            starting: HashMap::new(),
-            queue: Vec::new(),
-            connections: 0,
-            stopping: false,
-            busy_until: Instant::now(),
-        }),
+        house: House::new(&config, kinds),
+        gate: Gate::new(config.max_execs),
+        failures: Failures::default(),
+        state: Mutex::new(State::new()),
         keeper: Bell::new().map_err(wire)?,
         leftovers: Leftovers::start().map_err(wire)?,
         started: Instant::now(),
-        orphans: queued.iter().map(|attempt| attempt.attempt_id).collect(),
+        orphans,
         _lock: lock,
     });
     let keeping = Arc::clone(&worker);

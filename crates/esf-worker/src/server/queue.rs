@@ -1,92 +1,100 @@
-//! Who may live next: a pure decision over who waits and who lives.
-//! Invariants: never more live attempts than the worker's bound or a group's; among those whose group
-//! has room, higher priority first, then first come first served; a full group holds up no other.
+//! Who waits in this worker, and with whom. The order is the scheduler's (`esf_control::scheduler`); this
+//! only remembers. Invariant: an attempt waits as long as somebody waits for it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use esf_core::{AttemptId, GroupId};
+use esf_control::scheduler::{Stage, Waiting};
+use esf_core::{AttemptId, GroupId, NodeId};
 
-/// An attempt that waits for its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    pub(crate) attempt: AttemptId,
-    pub(crate) group: GroupId,
-    pub(crate) priority: i32,
-    /// Most live attempts of its group.
-    pub(crate) quota: Option<u64>,
+use crate::server::running::Bell;
+
+/// The attempts that wait, in order of arrival, and the bells of those who wait for them.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: Vec<Waiting>,
+    bells: HashMap<AttemptId, Vec<Arc<Bell>>>,
 }
 
-/// Which of `waiting` (in order of arrival) may live now, beside the groups in `living`.
-pub(crate) fn admissible(waiting: &[Waiting], living: &[GroupId], max_live: u64) -> Vec<AttemptId> {
-    let mut count = HashMap::<GroupId, u64>::new();
-    for group in living {
-        *count.entry(*group).or_default() += 1;
+impl Queue {
+    pub(crate) fn waiting(&self) -> &[Waiting] {
+        &self.waiting
     }
-    let mut room = max_live.saturating_sub(living.len() as u64);
-    let mut order: Vec<&Waiting> = waiting.iter().collect();
-    order.sort_by_key(|waiting| std::cmp::Reverse(waiting.priority));
-    let mut admitted = Vec::new();
-    for waiting in order {
-        let used = count.entry(waiting.group).or_default();
-        if room == 0 {
-            break;
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn contains(&self, id: AttemptId) -> bool {
+        self.bells.contains_key(&id)
+    }
+
+    /// Adds one that waits, at the end.
+    pub(crate) fn push(&mut self, waiting: Waiting, bell: Arc<Bell>) {
+        self.bells.insert(waiting.attempt, vec![bell]);
+        self.waiting.push(waiting);
+    }
+
+    /// Puts one back that was taken, at the head.
+    pub(crate) fn put_back(&mut self, waiting: Waiting, bells: Vec<Arc<Bell>>) {
+        self.bells.insert(waiting.attempt, bells);
+        self.waiting.insert(0, waiting);
+    }
+
+    /// Waits for one that waits already; false when it does not.
+    pub(crate) fn join(&mut self, id: AttemptId, bell: &Arc<Bell>) -> bool {
+        let bells = self.bells.get_mut(&id);
+        bells.map(|bells| bells.push(Arc::clone(bell))).is_some()
+    }
+
+    /// Takes one out.
+    pub(crate) fn take(&mut self, id: AttemptId) -> Option<(Waiting, Vec<Arc<Bell>>)> {
+        let bells = self.bells.remove(&id)?;
+        let at = self.waiting.iter().position(|waiting| waiting.attempt == id);
+        Some((self.waiting.remove(at.expect("it has bells while it waits")), bells))
+    }
+
+    /// Takes all out, of one group or of any.
+    pub(crate) fn take_all(&mut self, of: Option<GroupId>) -> Vec<(AttemptId, Vec<Arc<Bell>>)> {
+        let wanted = |waiting: &Waiting| of.is_none_or(|group| waiting.group == group);
+        let (taken, left) = std::mem::take(&mut self.waiting).into_iter().partition(wanted);
+        self.waiting = left;
+        let taken: Vec<Waiting> = taken;
+        taken.iter().map(|it| (it.attempt, self.bells.remove(&it.attempt).unwrap_or_default())).collect()
+    }
+
+    /// One who waited for it goes; true when nobody is left, and then it waits no more.
+    pub(crate) fn leave(&mut self, id: AttemptId, bell: &Arc<Bell>) -> Option<bool> {
+        let bells = self.bells.get_mut(&id)?;
+        bells.retain(|other| !Arc::ptr_eq(other, bell));
+        let last = bells.is_empty();
+        if last {
+            self.take(id);
         }
-        if waiting.quota.is_none_or(|quota| *used < quota) {
-            *used += 1;
-            room -= 1;
-            admitted.push(waiting.attempt);
-        }
-    }
-    admitted
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn waiting(attempt: u8, group: u8, priority: i32, quota: Option<u64>) -> Waiting {
-        Waiting {
-            attempt: AttemptId::from_bytes([attempt; 16]),
-            group: GroupId::from_bytes([group; 16]),
-            priority,
-            quota,
-        }
+        Some(last)
     }
 
-    fn admitted(waiting: &[Waiting], living: &[u8], max_live: u64) -> Vec<u8> {
-        let living: Vec<GroupId> = living.iter().map(|group| GroupId::from_bytes([*group; 16])).collect();
-        admissible(waiting, &living, max_live).iter().map(|attempt| attempt.as_bytes()[0]).collect()
+    /// A sibling was started: the others finish what was begun.
+    pub(crate) fn opened(&mut self, batch: NodeId) {
+        let siblings = self.waiting.iter_mut().filter(|waiting| waiting.batch == Some(batch));
+        siblings.filter(|waiting| waiting.stage == Stage::New).for_each(|it| it.stage = Stage::Opened);
     }
 
-    #[test]
-    fn order_bounds_and_groups() {
-        let three = [waiting(1, 1, 0, None), waiting(2, 1, 0, None), waiting(3, 2, 5, None)];
-        assert_eq!(admitted(&three, &[], 9), [3, 1, 2], "priority, then arrival");
-        assert_eq!(admitted(&three, &[7, 7], 3), [3]);
-        assert_eq!(admitted(&three, &[7, 7], 2), [0_u8; 0]);
-        assert_eq!(admitted(&three, &[7, 7], 1), [0_u8; 0], "over the bound already");
-        let bounded = [waiting(1, 1, 0, Some(1)), waiting(2, 1, 0, Some(1)), waiting(3, 2, 0, Some(1))];
-        assert_eq!(admitted(&bounded, &[], 9), [1, 3], "a full group holds up no other");
-        assert_eq!(admitted(&bounded, &[1], 9), [3]);
+    /// How many came before one that waits, by priority and then by arrival.
+    pub(crate) fn before(&self, id: AttemptId) -> Option<u64> {
+        let at = self.waiting.iter().position(|waiting| waiting.attempt == id)?;
+        let own = self.waiting[at].priority;
+        let earlier = |(other, waiting): &(usize, &Waiting)| {
+            waiting.priority > own || (waiting.priority == own && *other < at)
+        };
+        Some(self.waiting.iter().enumerate().filter(earlier).count() as u64)
     }
 
-    #[test]
-    fn the_bounds_hold_whatever_waits() {
-        for max_live in 0..6 {
-            for quota in 0..4 {
-                for living in 0..6_u8 {
-                    let all: Vec<Waiting> =
-                        (0..20).map(|n| waiting(n, n % 3, i32::from(n % 2), Some(quota))).collect();
-                    let living: Vec<u8> = (0..living).map(|n| n % 3).collect();
-                    let found = admitted(&all, &living, max_live);
-                    assert!(found.is_empty() || (living.len() + found.len()) as u64 <= max_live);
-                    for group in 0..3 {
-                        let before = living.iter().filter(|g| **g == group).count();
-                        let added = found.iter().filter(|n| **n % 3 == group).count();
-                        assert!(added == 0 || (before + added) as u64 <= quota);
-                    }
-                }
-            }
-        }
+    pub(crate) fn group_of(&self, id: AttemptId) -> Option<GroupId> {
+        self.waiting.iter().find(|waiting| waiting.attempt == id).map(|waiting| waiting.group)
     }
 }

@@ -1,0 +1,1 @@
+SELECT attempt_id FROM attempts WHERE status = 'queued' ORDER BY number
