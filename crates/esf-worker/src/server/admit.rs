@@ -149,8 +149,14 @@ impl Worker {
                 full("the group", "max_live_attempts", used, quota)
             }
             (Reason::Storage, _) => storage_pressure(self.house.storage(&self.directory)),
+            (Reason::Attempts, _) => {
+                full("the worker", "max_live", state.taken.len() as u64, self.config.max_live)
+            }
             (reason, _) => {
-                full("the worker", reason.as_str(), state.taken.len() as u64, self.config.max_live)
+                let message = format!("the worker has no room for another live attempt: {}", reason.as_str());
+                Problem::new(Class::Refused, "quota", message)
+                    .remedy("wait for some to end, or leave out --no-wait; `esf top` shows what is used")
+                    .retryable()
             }
         }
     }

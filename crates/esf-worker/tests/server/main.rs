@@ -2,6 +2,7 @@
 
 #![allow(clippy::result_large_err)]
 
+mod bounds;
 #[path = "../contract/mod.rs"]
 mod contract;
 mod fake;
@@ -67,6 +68,10 @@ impl Bench {
     }
 
     fn without_worker() -> Self {
+        Self::with_policy(PolicyDocument::default())
+    }
+
+    fn with_policy(policy: PolicyDocument) -> Self {
         let directory = tempfile::tempdir().expect("tempdir");
         let source = directory.path().join("source");
         std::fs::create_dir(&source).expect("mkdir");
@@ -78,7 +83,7 @@ impl Bench {
         let command = CreateGroup {
             name: "g".to_owned(),
             root: store.graph().register_root(&meta(), &imported.sealed).expect("registers"),
-            policy: PolicyDocument::default(),
+            policy,
             source: "directory:source".to_owned(),
             default_environment: Environment::default(),
             provenance: serde_json::json!({}),
@@ -117,8 +122,8 @@ impl Bench {
         self.client().activate(self.request(), &mut |_| {}).unwrap_or_else(|problem| panic!("{problem:?}"))
     }
 
-    fn sh(&self, attempt: &Attempt, script: &str) -> ExecResult {
-        let request = ExecRequest {
+    fn exec_request(&self, attempt: &Attempt, script: &str) -> ExecRequest {
+        ExecRequest {
             actor: "test".to_owned(),
             attempt: attempt.attempt_id,
             argv: ["sh", "-c", script].map(OsString::from).to_vec(),
@@ -131,11 +136,16 @@ impl Bench {
             key: None,
             stdin: false,
             trace_id: String::new(),
-        };
+        }
+    }
+
+    fn try_sh(&self, attempt: &Attempt, script: &str) -> Result<ExecResult, Problem> {
         let sink = &mut std::io::sink();
-        self.client()
-            .exec(request, None, sink, &mut std::io::sink())
-            .unwrap_or_else(|problem| panic!("{problem:?}"))
+        self.client().exec(self.exec_request(attempt, script), None, sink, &mut std::io::sink())
+    }
+
+    fn sh(&self, attempt: &Attempt, script: &str) -> ExecResult {
+        self.try_sh(attempt, script).unwrap_or_else(|problem| panic!("{problem:?}"))
     }
 
     fn record(&self, attempt: &Attempt) -> Attempt {

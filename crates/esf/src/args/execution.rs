@@ -249,6 +249,38 @@ pub(crate) struct Kill {
 }
 
 #[derive(Args)]
+pub(crate) struct Cancel {
+    /// A group: its name or id
+    pub(crate) group: String,
+    /// Why; recorded with each attempt
+    #[arg(long, value_enum, default_value_t = CancelReasonArg::User)]
+    pub(crate) reason: CancelReasonArg,
+    /// Those that live too; what they have not sealed is kept until they are released
+    #[arg(long)]
+    pub(crate) live: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CancelReasonArg {
+    /// What they were for has moved on
+    Stale,
+    /// There is too much to do
+    Overload,
+    /// Somebody wants it so
+    User,
+}
+
+#[derive(Args)]
+pub(crate) struct Top {
+    /// Print once and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Time between two looks
+    #[arg(long, value_name = "DUR", value_parser = some_time, default_value = "1s")]
+    pub(crate) interval: Millis,
+}
+
+#[derive(Args)]
 pub(crate) struct Release {
     /// An attempt
     pub(crate) attempt: String,

@@ -140,6 +140,10 @@ pub(crate) enum Command {
     Kill(Kill),
     /// End an attempt; unsealed changes need --discard
     Release(Release),
+    /// End all attempts of a group that wait
+    Cancel(Cancel),
+    /// Show what lives, what waits and why, and what it all uses
+    Top(Top),
 
     /// Tree search over checkpoints
     #[command(subcommand)]

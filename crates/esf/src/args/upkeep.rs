@@ -75,6 +75,24 @@ pub(crate) struct Worker {
     /// Most live attempts at once
     #[arg(long, value_name = "N", env = "ESF_WORKER_MAX_LIVE")]
     pub(crate) max_live: Option<u32>,
+    /// Memory that live attempts may be promised; default: nine tenths of this machine's
+    #[arg(long, value_name = "SIZE", env = "ESF_WORKER_MEMORY")]
+    pub(crate) memory: Option<String>,
+    /// Processors that live attempts may be promised; default: four times this machine's
+    #[arg(long, value_name = "N", env = "ESF_WORKER_CPUS")]
+    pub(crate) cpus: Option<u32>,
+    /// Admit nothing new with less than this free; default: a twentieth of the disk, at most 1g
+    #[arg(long, value_name = "SIZE", env = "ESF_WORKER_MIN_FREE")]
+    pub(crate) min_free: Option<String>,
+    /// Most commands at once; the rest wait
+    #[arg(long, value_name = "N", env = "ESF_WORKER_MAX_EXECS")]
+    pub(crate) max_execs: Option<u32>,
+    /// Most attempts started in a second
+    #[arg(long, value_name = "N", env = "ESF_WORKER_CREATES")]
+    pub(crate) creates: Option<u32>,
+    /// Most attempts that wait
+    #[arg(long, value_name = "N", env = "ESF_WORKER_MAX_WAITING")]
+    pub(crate) max_waiting: Option<u32>,
     /// Exit after this long without work
     #[arg(long, value_name = "DUR", env = "ESF_WORKER_IDLE_EXIT")]
     pub(crate) idle_exit: Option<String>,

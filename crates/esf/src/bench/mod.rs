@@ -4,6 +4,7 @@
 
 mod control;
 mod floor;
+mod queue;
 mod sandbox;
 mod storage;
 mod wasi;
@@ -133,6 +134,7 @@ pub(crate) fn bench(context: &Context, arguments: &args::Bench) -> Result<Reply,
     wasi::rows(&mut lab)?;
     control::rows(&mut lab)?;
     storage::rows(&mut lab)?;
+    queue::rows(&mut lab)?;
     let Lab { rows, store, .. } = lab;
     drop(store);
     Ok(reply(&rows))

@@ -11,6 +11,7 @@ mod inspect;
 mod integrate;
 mod live;
 pub(crate) mod show;
+mod top;
 mod trees;
 mod upkeep;
 
@@ -64,6 +65,8 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
         Command::Files(FilesCommand::Ls(arguments)) => live::files_ls(&context, &arguments),
         Command::Kill(arguments) => live::kill(&context, &arguments),
         Command::Release(arguments) => live::release(&context, &arguments),
+        Command::Cancel(arguments) => top::cancel(&context, &arguments),
+        Command::Top(arguments) => return top::top(&context, &arguments),
 
         Command::Search(command) => return crate::search::search(&context, command),
 
@@ -112,7 +115,7 @@ fn boundaries() -> Reply {
 
 fn later(words: &[std::ffi::OsString]) -> Problem {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let known = ["archive", "shell", "rollout", "task", "review", "queue", "serve", "mcp", "top"];
+    let known = ["archive", "shell", "rollout", "task", "review", "queue", "serve", "mcp"];
     if known.contains(&word.as_str()) {
         return output::not_supported(&format!("`esf {word}`"), "`esf --help` lists what is");
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use esf_core::units::{parse_duration_ms, show_size};
+use esf_core::units::{parse_duration_ms, parse_size, show_size};
 use esf_core::{Class, Problem};
 use esf_worker::{Client, WorkerConfig};
 use serde_json::json;
@@ -167,8 +167,19 @@ fn serve(context: &Context, arguments: &args::Worker) -> Result<(), Problem> {
             return Err(Problem::new(Class::Usage, "bad_option", format!("--idle-exit: {error}")));
         }
     };
+    let size = |name: &str, text: &Option<String>| -> Result<Option<u64>, Problem> {
+        let parsed = text.as_deref().map(parse_size).transpose();
+        parsed.map_err(|error| Problem::new(Class::Usage, "bad_option", format!("{name}: {error}")))
+    };
+    let number = |given: Option<u32>, default: u64| given.map_or(default, u64::from);
     let config = WorkerConfig {
-        max_live: arguments.max_live.map_or(defaults.max_live, u64::from),
+        max_live: number(arguments.max_live, defaults.max_live),
+        memory: size("--memory", &arguments.memory)?,
+        cpu_milli: arguments.cpus.map(|cpus| u64::from(cpus) * 1_000),
+        min_free: size("--min-free", &arguments.min_free)?,
+        max_execs: number(arguments.max_execs, defaults.max_execs),
+        creates_per_second: number(arguments.creates, defaults.creates_per_second),
+        max_waiting: number(arguments.max_waiting, defaults.max_waiting),
         idle_exit,
         ..defaults
     };

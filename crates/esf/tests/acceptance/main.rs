@@ -12,6 +12,7 @@ mod guests;
 mod overlay;
 mod processes;
 mod quickstart;
+mod scheduler;
 mod search;
 mod search_run;
 mod support;
