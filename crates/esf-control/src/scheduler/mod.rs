@@ -15,7 +15,8 @@ mod order;
 mod pace;
 mod place;
 mod shed;
-
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;
 

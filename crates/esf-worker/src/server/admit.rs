@@ -16,7 +16,7 @@ use crate::server::{Known, Refused, Starting, State, Worker};
 
 impl Worker {
     /// Lets the scheduler decide over what waits, and wakes whom that concerns.
-    pub(crate) fn admit(&self, state: &mut State) {
+    pub(super) fn admit(&self, state: &mut State) {
         let now = self.started.elapsed();
         state.again_at = None;
         let live = state.taken.len() as u64;
@@ -105,7 +105,7 @@ impl Worker {
     }
 
     /// Remembers the group of an attempt: its quota, its budgets and its age.
-    pub(crate) fn know(&self, state: &mut State, group: &esf_core::record::Group) {
+    pub(super) fn know(&self, state: &mut State, group: &esf_core::record::Group) {
         let facts = Group {
             group: group.group_id,
             max_live: group.policy.quotas.max_live_attempts,
@@ -141,7 +141,7 @@ impl Worker {
     }
 
     /// Why one of a group does not start now, as a problem.
-    pub(crate) fn no_room(&self, state: &State, group: GroupId, reason: Reason) -> Problem {
+    pub(super) fn no_room(&self, state: &State, group: GroupId, reason: Reason) -> Problem {
         let here = |taken: &&scheduler::Live| taken.group == group;
         match (reason, state.groups.get(&group).and_then(|known| known.group.max_live)) {
             (Reason::GroupQuota, Some(quota)) => {
