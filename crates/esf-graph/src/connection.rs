@@ -27,7 +27,9 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<Connection> {
     db.busy_handler(Some(wait_for_others))?;
     // Closing the last connection would checkpoint, with its syncs, at the end of each short command.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    db.set_prepared_statement_cache_capacity(128);
+    // Plans do not follow the values that are bound: else some statements are compiled anew for each of them.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    db.set_prepared_statement_cache_capacity(256);
     db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?;
     Ok(db)
 }

@@ -10,20 +10,20 @@ use esf_core::ops::{Meta, Reject, Transition};
 use esf_core::record::{Evaluation, EventKind, Node};
 use esf_core::search::config::{Solve, Transpositions};
 use esf_core::search::{
-    Candidates, Config, PositionStats, Rollout, RolloutStatus, Stage, Step, Tree, rules, visit,
+    Candidates, Config, EdgeNumber, EdgeStats, EdgeStatus, PositionStats, Rollout, RolloutStatus, Stage,
+    Step, Tree, rules, visit,
 };
 use esf_core::state::NodeStatus;
 use esf_core::{Digest, canonical};
 use rusqlite::{Connection, params};
 
-use super::expand::{check, held, load};
+use super::expand::{check, fits, held, load};
 use super::link::{Order, Same};
 use super::rows::{PositionRow, RolloutRow, Values};
-use super::select::{NewPosition, asks, insert_position, unseen};
+use super::select::{asks, insert_position};
 use super::session::{self, Session};
 use crate::error::{Error, Result};
 use crate::row::{Bytes, change, count, first, optional};
-use crate::writer::Transaction;
 use crate::{Graph, apply, load, records, statements};
 
 impl Graph {
@@ -35,9 +35,8 @@ impl Graph {
     /// `WrongStage`, `NotSealed`, `Pruned`, `NotChild`, `EvaluationMismatch`, `ValueMissing`, `BadValue`,
     /// `BadArgument`.
     pub fn complete(&self, meta: &Meta, command: Complete) -> Result<Completed> {
-        meta.check()?;
-        let meta = meta.clone();
-        self.inner.writer.run(move |transaction| complete(transaction, &meta, &command))
+        let mut answers = self.complete_all(meta, vec![command])?;
+        answers.pop().ok_or_else(|| Error::damaged("an outcome without an answer"))?
     }
 
     /// Counts many outcomes in one commit. One that is refused disturbs no other.
@@ -48,9 +47,11 @@ impl Graph {
         meta.check()?;
         let meta = meta.clone();
         self.inner.writer.run(move |transaction| {
+            let db = transaction.db;
+            let (mut open, mut transitions) = (None, Vec::new());
             let mut answers = Vec::with_capacity(commands.len());
             for command in &commands {
-                match complete(transaction, &meta, command) {
+                match complete(db, &meta, command, &mut open, &mut transitions) {
                     // These are refused before they write anything.
                     answer @ (Ok(_) | Err(Error::Rejected(_) | Error::NotFound { .. })) => {
                         answers.push(answer)
@@ -58,26 +59,43 @@ impl Graph {
                     Err(failed) => return Err(failed),
                 }
             }
+            close(&mut open, &mut transitions)?;
+            apply::commit(transaction, &meta, &[], &transitions)?;
             Ok(answers)
         })
     }
 }
 
-fn complete(transaction: &mut Transaction<'_>, meta: &Meta, command: &Complete) -> Result<Completed> {
-    let db = transaction.db;
+/// Finishes the search that is worked on.
+fn close(open: &mut Option<Session<'_>>, transitions: &mut Vec<Transition>) -> Result<()> {
+    if let Some(session) = open.take() {
+        transitions.extend(session.finish()?.1);
+    }
+    Ok(())
+}
+
+/// Counts one outcome, in the search that is `open` if it is of the same.
+fn complete<'a>(
+    db: &'a Connection,
+    meta: &'a Meta,
+    command: &Complete,
+    open: &mut Option<Session<'a>>,
+    transitions: &mut Vec<Transition>,
+) -> Result<Completed> {
     let row = load(db, command.rollout)?;
     if row.rollout.status == RolloutStatus::Accepted {
         return again(db, row, command);
     }
     held(&row.rollout)?;
-    let mut session = Session::of_number(db, meta, row.search)?;
+    if open.as_ref().is_none_or(|session| session.row.number != row.search) {
+        close(open, transitions)?;
+        *open = Some(Session::of_number(db, meta, row.search)?);
+    }
+    let session = open.as_mut().expect("it was opened");
     let leaf = session.own_position(row.rollout.leaf)?;
     let arrival = session.check(&row.rollout, &leaf, command)?;
-    let position = session.accept(row, leaf, command, arrival)?;
-    let (search, transitions) = session.finish()?;
-    apply::commit(transaction, meta, &[], &transitions)?;
-    let rollout = load(db, command.rollout)?.rollout;
-    Ok(Completed { rollout, position: position.record(search.search.search_id), fresh: true })
+    let (rollout, position) = session.accept(row, leaf, command, arrival)?;
+    Ok(Completed { position: position.record(rollout.search_id), rollout, fresh: true })
 }
 
 /// The answer to an outcome that was counted before.
@@ -162,6 +180,7 @@ impl Session<'_> {
                 (None, Some(leaf.clone()), Vec::new())
             }
         };
+        fits(candidates, known.as_ref().map_or(0, |known| known.edge_count))?;
         if value.is_none() && known.as_ref().is_none_or(|known| known.stats.values == 0) {
             return Err(reject::Reject::ValueMissing { rollout: rollout.rollout_id }.into());
         }
@@ -310,40 +329,38 @@ fn not_child(rollout: &Rollout, leaf: &PositionRow, command: &Complete) -> Error
 }
 
 impl Session<'_> {
-    /// Counts an outcome; gives the position it reached.
+    /// Counts an outcome; gives the rollout as it is now, and the position it reached.
     fn accept(
         &mut self,
         row: RolloutRow,
         leaf: PositionRow,
         command: &Complete,
         arrival: Arrival,
-    ) -> Result<PositionRow> {
-        let rollout = &row.rollout;
-        if asks(rollout) {
+    ) -> Result<(Rollout, PositionRow)> {
+        let mut rollout = row.rollout;
+        if asks(&rollout) {
             self.ask(rollout.leaf, -1)?;
         }
-        let (value, evaluation) = (arrival.value.clone(), arrival.evaluation);
-        let node_id = command.node;
+        rollout.status = RolloutStatus::Accepted;
+        rollout.value = arrival.value.clone().unwrap_or_default();
+        (rollout.node_id, rollout.evaluation_id) = (command.node, arrival.evaluation);
+        rollout.cost = command.cost;
+        rollout.ended_at = Some(self.meta.now);
         let last = rollout.path.last().copied().filter(|_| rollout.stage == Stage::Visit);
-        let mut reached = match last {
-            Some(last) => self.arrive(&leaf, last, command, arrival)?,
-            None => self.return_to(leaf.stats.number, command, arrival)?,
+        let reached = match last {
+            Some(last) => self.arrive(leaf, last, command, arrival)?,
+            None => self.return_to(leaf, command, arrival)?,
         };
-        if let Some(candidates) = &command.candidates {
-            self.add_edges(&mut reached, candidates)?;
-        }
-        let edges = self.edges(reached.stats.number)?;
-        visit::recompute(&self.row.search.config, &mut reached.stats, &edges);
-        self.write_position(&reached)?;
+        rollout.reached = Some(reached.stats.number);
         let ended = self.row.search.accepted + self.row.search.void;
         let outcome = command.digest();
         let values = params![
             outcome.bytes(),
-            Values(value.as_deref().unwrap_or_default()),
+            Values(&rollout.value),
             count(reached.stats.number.0)?,
-            optional(node_id.as_ref()),
-            optional(evaluation.as_ref()),
-            command.cost,
+            optional(rollout.node_id.as_ref()),
+            optional(rollout.evaluation_id.as_ref()),
+            rollout.cost,
             self.meta.now.0,
             count(ended)?,
             row.number,
@@ -353,105 +370,123 @@ impl Session<'_> {
         self.row.search.cost += command.cost;
         self.log(Transition {
             rollout_id: Some(rollout.rollout_id),
-            node_id,
-            evaluation_id: evaluation,
+            node_id: rollout.node_id,
+            evaluation_id: rollout.evaluation_id,
             ..Transition::new(EventKind::RolloutAccepted)
         });
-        self.visit(&rollout.path, &reached.stats, edges, value.as_deref())?;
-        Ok(reached)
+        self.visit(&rollout, &reached.stats)?;
+        Ok((rollout, reached))
     }
 
     /// The position to which an edge leads that was taken for the first time.
     fn arrive(
         &mut self,
-        leaf: &PositionRow,
+        leaf: PositionRow,
         last: Step,
         command: &Complete,
-        arrival: Arrival,
+        mut arrival: Arrival,
     ) -> Result<PositionRow> {
-        let Arrival { known, node, key, value, evaluation, terminal, order } = arrival;
-        let reached = match known {
-            Some(known) => self.join(known, last.edge, &order, value.as_deref(), evaluation)?,
-            None => {
-                let mut stats = unseen(leaf.stats.depth + 1);
-                stats.to_move = command.to_move.unwrap_or(0);
-                stats.terminal = terminal;
-                if let Some(value) = &value {
-                    visit::accept_value(self.config(), &mut stats, value);
-                }
-                visit::recompute(self.config(), &mut stats, &[]);
-                let new = NewPosition {
-                    search: self.row.number,
-                    entry: Some(last.edge),
-                    level: leaf.level + 1,
-                    stats: &stats,
-                    node_id: node.as_ref().map(|node| node.node_id),
-                    key,
-                    evaluation_id: evaluation,
-                };
-                let number = insert_position(self.db, &new)?;
-                self.row.search.positions += 1;
-                self.own_position(number)?
+        let reached = match arrival.known.take() {
+            Some(known) => {
+                let known = self.join(known, last.edge, &arrival.order)?;
+                self.value_known(known, command, &arrival)?
             }
+            None => self.make(&leaf, last, command, &arrival)?,
         };
         let discount = command.discount.unwrap_or(self.config().discount);
         let values =
-            params![count(reached.stats.number.0)?, Values(&command.reward), discount, count(last.edge.0)?,];
+            params![count(reached.stats.number.0)?, Values(&command.reward), discount, count(last.edge.0)?];
         change(self.db, statements::LINK_EDGE, values, "edge")?;
+        self.forget(last.position);
         Ok(reached)
+    }
+
+    /// Stores a new position.
+    fn make(
+        &mut self,
+        leaf: &PositionRow,
+        last: Step,
+        command: &Complete,
+        arrival: &Arrival,
+    ) -> Result<PositionRow> {
+        let mut row = PositionRow::unseen(self.row.number, Some(last.edge), leaf.stats.depth + 1);
+        row.level = leaf.level + 1;
+        row.stats.to_move = command.to_move.unwrap_or(0);
+        row.stats.terminal = arrival.terminal;
+        row.evaluation_id = arrival.evaluation;
+        row.key = arrival.key;
+        if let Some(node) = &arrival.node {
+            (row.node_id, row.root_id, row.node_status) =
+                (Some(node.node_id), node.root_id, Some(node.status));
+        }
+        if let Some(value) = &arrival.value {
+            visit::accept_value(self.config(), &mut row.stats, value);
+        }
+        let new = match &command.candidates {
+            Some(candidates) => self.new_edges(&mut row, candidates)?,
+            None => Vec::new(),
+        };
+        let edges: Vec<EdgeStats> = new.iter().map(|(candidate, _)| untried(candidate.prior)).collect();
+        visit::recompute(self.config(), &mut row.stats, &edges);
+        row.stats.number = insert_position(self.db, &row)?;
+        self.insert_edges(&row, &new)?;
+        self.row.search.positions += 1;
+        Ok(row)
     }
 
     /// A position that is visited again.
     fn return_to(
         &mut self,
-        number: esf_core::search::PositionNumber,
+        mut leaf: PositionRow,
         command: &Complete,
         arrival: Arrival,
     ) -> Result<PositionRow> {
-        let mut reached = self.own_position(number)?;
-        if let Some(value) = &arrival.value {
-            visit::accept_value(self.config(), &mut reached.stats, value);
-            reached.evaluation_id = arrival.evaluation.or(reached.evaluation_id);
-        }
-        if reached.entry.is_none() {
+        // `check` read it before the rollout was taken from those that ask there.
+        leaf.stats.asking = Tree::position(self, leaf.stats.number)?.asking;
+        if leaf.entry.is_none() {
             // Of the root nobody could say it before.
-            reached.stats.to_move = command.to_move.unwrap_or(reached.stats.to_move);
-            reached.stats.terminal |= arrival.terminal;
+            leaf.stats.to_move = command.to_move.unwrap_or(leaf.stats.to_move);
+            leaf.stats.terminal |= arrival.terminal;
         }
-        Ok(reached)
+        self.value_known(leaf, command, &arrival)
     }
 
-    /// Counts one visit of each edge of `path`, from the position `reached` up.
-    fn visit(
+    /// Takes a value and actions of a position that is there.
+    fn value_known(
         &mut self,
-        path: &[Step],
-        reached: &PositionStats,
-        edges: Vec<esf_core::search::EdgeStats>,
-        value: Option<&[f64]>,
-    ) -> Result<()> {
+        mut row: PositionRow,
+        command: &Complete,
+        arrival: &Arrival,
+    ) -> Result<PositionRow> {
+        if let Some(value) = &arrival.value {
+            visit::accept_value(self.config(), &mut row.stats, value);
+            row.evaluation_id = arrival.evaluation.or(row.evaluation_id);
+        }
+        if let Some(candidates) = &command.candidates {
+            let new = self.new_edges(&mut row, candidates)?;
+            self.insert_edges(&row, &new)?;
+        }
+        self.with_edges(row.stats.number, |edges| visit::recompute(self.config(), &mut row.stats, edges))?;
+        self.write_position(&row)?;
+        Ok(row)
+    }
+
+    /// Counts one visit of each edge of a rollout's path, from the position `reached` up.
+    fn visit(&mut self, rollout: &Rollout, reached: &PositionStats) -> Result<()> {
         let shared = self.config().transpositions != Transpositions::Off;
-        let (mut child, mut edges) = (reached.clone(), edges);
-        for step in path.iter().rev() {
+        let mut child = reached.clone();
+        for step in rollout.path.iter().rev() {
             if shared {
                 self.tell_entries(&child)?;
             }
-            let values = params![
-                count(child.visits)?,
-                Values(&child.mean),
-                Values(child.proven.as_deref().unwrap_or_default()),
-                count(step.edge.0)?,
-            ];
-            change(self.db, statements::VISIT_EDGE, values, "edge")?;
-            let mut position = Tree::position(self, step.position)?;
-            edges = Tree::edges(self, step.position)?;
-            visit::recompute(self.config(), &mut position, &edges);
-            self.write_stats(&position)?;
-            child = position;
+            self.visit_edge(step.edge, &child)?;
+            child = self.recompute(step.position)?.0;
         }
-        if let Some(value) = value {
-            let worth = rules::worth(self.config(), child.to_move, value);
+        if !rollout.value.is_empty() {
+            let worth = rules::worth(self.config(), child.to_move, &rollout.value);
             self.row.best = Some(self.row.best.map_or(worth, |best| best.max(worth)));
         }
+        let edges = Tree::edges(self, child.number)?;
         self.stop_if_enough(&child, &edges);
         Ok(())
     }
@@ -465,14 +500,30 @@ impl Session<'_> {
         }
         let above = rollout.path.iter().rev().map(|step| step.position).filter(|at| *at != rollout.leaf);
         for number in std::iter::once(rollout.leaf).chain(above) {
-            let mut position = Tree::position(self, number)?;
-            let was = position.clone();
-            visit::recompute(config, &mut position, &Tree::edges(self, number)?);
-            if position != was {
-                self.write_stats(&position)?;
+            let (position, changed) = self.recompute(number)?;
+            if changed {
                 self.tell_entries(&position)?;
             }
         }
         Ok(())
+    }
+}
+
+/// An edge that nobody has taken.
+fn untried(prior: f64) -> EdgeStats {
+    EdgeStats {
+        number: EdgeNumber(0),
+        ordinal: 0,
+        prior,
+        child: None,
+        reward: Vec::new(),
+        discount: 1.0,
+        visits: 0,
+        in_flight: 0,
+        status: EdgeStatus::Open,
+        failures: 0,
+        child_mean: Vec::new(),
+        child_visits: 0,
+        child_proven: None,
     }
 }

@@ -179,6 +179,7 @@ impl Session<'_> {
             true => (EdgeStatus::Closed, Some(reason)),
             false => (edge.status, None),
         };
+        self.forget(step.position);
         let values = params![status.as_str(), because, count(edge.number.0)?];
         change(self.db, statements::FAIL_EDGE, values, "edge")
     }

@@ -8,7 +8,7 @@ use esf_core::ops::search::{Expand, Expanded, reject};
 use esf_core::ops::{Decision, Meta, Reject, Request, Transition};
 use esf_core::record::EventKind;
 use esf_core::search::{
-    Candidate, Candidates, Descent, Expansion, Rollout, RolloutStatus, Stage, Start, StopReason, Ticket,
+    Candidate, Candidates, Expansion, Rollout, RolloutStatus, Stage, Start, StopReason, Ticket,
 };
 use esf_core::{Digest, RolloutId, canonical};
 use rusqlite::{Connection, params};
@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::rows::{self, MOST_EDGES, PositionRow, RolloutRow};
-use super::select::{asks, complete_ticket, ticket};
-use super::session::{self, Session};
+use super::select::{Way, asks, complete_ticket, ticket};
+use super::session::Session;
 use crate::error::{Error, Result};
 use crate::row::{Bytes, change, count, every, first};
 use crate::{Graph, statements};
@@ -90,7 +90,10 @@ fn expand(db: &Connection, request: &Request<'_>, command: &Expand) -> Result<(D
     check(&session, &command.candidates, command.to_move)?;
     let mut leaf = session.own_position(row.rollout.leaf)?;
     leaf.stats.to_move = command.to_move.unwrap_or(leaf.stats.to_move);
-    let added = session.add_edges(&mut leaf, &command.candidates)?;
+    fits(&command.candidates, leaf.edge_count)?;
+    let new = session.new_edges(&mut leaf, &command.candidates)?;
+    let added = u32::try_from(new.len()).expect("they fit");
+    session.insert_edges(&leaf, &new)?;
     session.write_position(&leaf)?;
     let detail = json!({ "position": leaf.stats.number, "added": added, "known": leaf.edge_count });
     let expanded =
@@ -120,6 +123,16 @@ pub(super) fn check(session: &Session<'_>, candidates: &Candidates, to_move: Opt
     }
 }
 
+/// Refuses more actions than a position may have.
+pub(super) fn fits(candidates: &Candidates, known: u32) -> Result<(), Reject> {
+    let all = candidates.actions.len() as u64 + u64::from(known);
+    if all <= MOST_EDGES {
+        return Ok(());
+    }
+    let (expected, found) = (format!("at most {MOST_EDGES} actions at a position"), all.to_string());
+    Err(Reject::BadArgument { argument: "actions", expected, found })
+}
+
 /// What makes an action equal to another: the key that its proposer gave, or else itself.
 fn digest(candidate: &Candidate) -> Digest {
     match &candidate.key {
@@ -129,40 +142,33 @@ fn digest(candidate: &Candidate) -> Digest {
 }
 
 impl Session<'_> {
-    /// Adds the actions that `position` does not have yet, and says in it what is known of them now; gives
-    /// how many were new. The position is written by the caller.
-    pub(super) fn add_edges(&mut self, position: &mut PositionRow, candidates: &Candidates) -> Result<u32> {
-        let number = position.stats.number;
-        let range = rows::edge_range(number).ok_or_else(|| Error::damaged("too many positions"))?;
-        let mut known: HashSet<Digest> = match position.edge_count {
-            0 => HashSet::new(),
-            _ => every(self.db, statements::DIGESTS_OF_EDGES, range, |columns| columns.id())?
-                .into_iter()
-                .collect(),
+    /// The actions that `position` does not have yet; says in it what is known of them now. They are stored by
+    /// `insert_edges`, and the position by the caller.
+    pub(super) fn new_edges<'c>(
+        &mut self,
+        position: &mut PositionRow,
+        candidates: &'c Candidates,
+    ) -> Result<Vec<(&'c Candidate, Digest)>> {
+        let mut known: HashSet<Digest> = match rows::edge_range(position.stats.number) {
+            Some(range) if position.edge_count > 0 => {
+                every(self.db, statements::DIGESTS_OF_EDGES, range, |columns| columns.id())?
+                    .into_iter()
+                    .collect()
+            }
+            Some(_) | None => HashSet::new(),
         };
-        let before = position.edge_count;
-        let discount = self.config().discount;
-        for candidate in &candidates.actions {
-            let digest = digest(candidate);
-            if !known.insert(digest) {
-                continue;
-            }
-            if u64::from(position.edge_count) >= MOST_EDGES {
-                let (expected, found) = (format!("at most {MOST_EDGES} actions"), "more".to_owned());
-                return Err(Reject::BadArgument { argument: "actions", expected, found }.into());
-            }
-            let edge = count(rows::edge_number(number, position.edge_count).0)?;
-            change(self.db, statements::INSERT_EDGE, params![edge, candidate.prior, discount], "edge")?;
-            let action = candidate.action.to_string();
-            let values = params![edge, action, digest.bytes(), candidate.name];
-            change(self.db, statements::INSERT_ACTION, values, "action")?;
-            position.edge_count += 1;
-        }
-        if before == 0 && position.edge_count > 0 {
+        let new: Vec<(&Candidate, Digest)> = candidates
+            .actions
+            .iter()
+            .map(|candidate| (candidate, digest(candidate)))
+            .filter(|(_, digest)| known.insert(*digest))
+            .collect();
+        let added = u32::try_from(new.len()).map_err(|_| Error::damaged("too many actions"))?;
+        if position.edge_count == 0 && added > 0 {
             position.place = Some(count(self.row.expanded)?);
             self.row.expanded += 1;
         }
-        let added = position.edge_count - before;
+        position.edge_count += added;
         self.row.search.edges += u64::from(added);
         // A proposer that has nothing new is not asked again.
         if candidates.exhausted || added == 0 {
@@ -170,14 +176,31 @@ impl Session<'_> {
         } else if position.stats.expansion == Expansion::Unasked {
             position.stats.expansion = Expansion::Open;
         }
-        Ok(added)
+        Ok(new)
+    }
+
+    /// Stores the last edges of `position`.
+    pub(super) fn insert_edges(&self, position: &PositionRow, new: &[(&Candidate, Digest)]) -> Result<()> {
+        let number = position.stats.number;
+        rows::edge_range(number).ok_or_else(|| Error::damaged("too many positions"))?;
+        self.forget(number);
+        let discount = self.config().discount;
+        let first = position.edge_count - u32::try_from(new.len()).expect("they were counted");
+        for (ordinal, (candidate, digest)) in (first..).zip(new) {
+            let edge = count(rows::edge_number(number, ordinal).0)?;
+            change(self.db, statements::INSERT_EDGE, params![edge, candidate.prior, discount], "edge")?;
+            let action = candidate.action.to_string();
+            let values = params![edge, action, digest.bytes(), candidate.name];
+            change(self.db, statements::INSERT_ACTION, values, "action")?;
+        }
+        Ok(())
     }
 
     /// Takes a rollout on from its leaf, whose actions are known now.
     fn go_on(&mut self, mut row: RolloutRow, leaf: PositionRow) -> Result<Ticket> {
         let rollout = &mut row.rollout;
         let start = Start { path: rollout.path.clone(), at: rollout.leaf, edge: None, asked: true };
-        let Descent::Found(found) = self.find(&start, rollout.ordinal)? else {
+        let Way::Found(found, next) = self.find(&start, rollout.ordinal)? else {
             let rollout = self.void(row, None, "no action at its leaf may be chosen now", false)?;
             return complete_ticket(self.db, rollout, None, &leaf);
         };
@@ -197,7 +220,6 @@ impl Session<'_> {
             row.number,
         ];
         change(self.db, statements::MOVE_ROLLOUT, values, "rollout")?;
-        let leaf = session::position(self.db, row.rollout.leaf)?;
-        complete_ticket(self.db, row.rollout, found.want, &leaf)
+        complete_ticket(self.db, row.rollout, found.want, &next)
     }
 }

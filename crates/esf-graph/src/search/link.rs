@@ -5,8 +5,7 @@
 use std::collections::HashMap;
 
 use esf_core::Digest;
-use esf_core::id::EvaluationId;
-use esf_core::search::{EdgeNumber, PositionNumber, visit};
+use esf_core::search::{EdgeNumber, PositionNumber};
 use rusqlite::{Connection, params};
 
 use super::rows::{self, PositionRow};
@@ -53,13 +52,12 @@ impl Session<'_> {
         mut known: PositionRow,
         edge: EdgeNumber,
         order: &[Order],
-        value: Option<&[f64]>,
-        evaluation: Option<EvaluationId>,
     ) -> Result<PositionRow> {
         let number = count(known.stats.number.0)?;
         change(self.db, statements::INSERT_TRANSPOSITION, params![number, count(edge.0)?], "edge")?;
         change(self.db, statements::COUNT_ENTRY, [number], "position")?;
         for order in order {
+            self.forget(order.position);
             let values = params![order.depth, order.level, count(order.position.0)?];
             change(self.db, statements::RAISE_POSITION, values, "position")?;
             if order.position == known.stats.number {
@@ -67,10 +65,6 @@ impl Session<'_> {
             }
         }
         known.entries += 1;
-        if let Some(value) = value {
-            visit::accept_value(self.config(), &mut known.stats, value);
-            known.evaluation_id = evaluation.or(known.evaluation_id);
-        }
         Ok(known)
     }
 }

@@ -65,8 +65,9 @@ fn plan(db: &Connection, search: &SearchRow, keep: Keep) -> Result<Plan> {
         if !kept.contains(&row.stats.number) {
             if !row.pruned {
                 positions.push(count(row.stats.number.0)?);
-                dropped.extend(row.node_id);
             }
+            // Nodes of what was given up before as well: who was to prune them may have died.
+            dropped.extend(row.node_id);
             return Ok(());
         }
         needed.extend(row.node_id);

@@ -194,6 +194,38 @@ pub(crate) struct PositionRow {
 }
 
 impl PositionRow {
+    /// A position that nobody has seen yet, at a depth that is its level; its number comes when it is stored.
+    pub(crate) fn unseen(search: i64, entry: Option<EdgeNumber>, depth: u32) -> Self {
+        let stats = PositionStats {
+            number: PositionNumber(0),
+            depth,
+            to_move: 0,
+            terminal: false,
+            expansion: Expansion::Unasked,
+            asking: 0,
+            values: 0,
+            value: Vec::new(),
+            visits: 0,
+            mean: Vec::new(),
+            proven: None,
+        };
+        Self {
+            stats,
+            search,
+            entry,
+            entries: u32::from(entry.is_some()),
+            level: depth,
+            edge_count: 0,
+            place: None,
+            pruned: false,
+            node_id: None,
+            key: None,
+            evaluation_id: None,
+            root_id: None,
+            node_status: None,
+        }
+    }
+
     /// The record.
     pub(crate) fn record(self, search_id: SearchId) -> Position {
         Position {

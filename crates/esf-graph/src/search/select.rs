@@ -9,8 +9,8 @@ use esf_core::ops::search::{CreateSearch, Select, Selection, reject};
 use esf_core::ops::{Decision, Meta, Reject, Request, Transition, start};
 use esf_core::record::{EventKind, Json};
 use esf_core::search::{
-    Descent, EdgeNumber, Expansion, Found, PositionNumber, PositionStats, Rollout, RolloutStatus, Search,
-    SearchStatus, Stage, Start, Step, StopReason, Ticket, Tree, descend,
+    Descent, EdgeNumber, Found, PositionNumber, Rollout, RolloutStatus, Search, SearchStatus, Stage, Start,
+    Step, StopReason, Ticket, Tree, descend,
 };
 use esf_core::state::NodeStatus;
 use rusqlite::{Connection, params};
@@ -104,18 +104,9 @@ fn create(db: &Connection, request: &Request<'_>, command: CreateSearch) -> Resu
     ];
     let number: i64 = inserted(db, statements::INSERT_SEARCH, values)?;
     let key = position_key(&config, Some(&node), None);
-    let root = insert_position(
-        db,
-        &NewPosition {
-            search: number,
-            entry: None,
-            level: 0,
-            stats: &unseen(0),
-            node_id: Some(node.node_id),
-            key,
-            evaluation_id: None,
-        },
-    )?;
+    let mut root = PositionRow::unseen(number, None, 0);
+    (root.node_id, root.key) = (Some(node.node_id), key);
+    let root = insert_position(db, &root)?;
     change(db, statements::SET_SEARCH_ROOT, params![count(root.0)?, number], "search")?;
     let mut session = Session::begin(db, meta, search_id)?;
     session.row.search.positions = 1;
@@ -129,53 +120,28 @@ fn create(db: &Connection, request: &Request<'_>, command: CreateSearch) -> Resu
     Ok(Decision { reply: row.search, changes: Vec::new(), transitions })
 }
 
-/// A position that nobody has seen yet.
-pub(super) fn unseen(depth: u32) -> PositionStats {
-    PositionStats {
-        number: PositionNumber(0),
-        depth,
-        to_move: 0,
-        terminal: false,
-        expansion: Expansion::Unasked,
-        asking: 0,
-        values: 0,
-        value: Vec::new(),
-        visits: 0,
-        mean: Vec::new(),
-        proven: None,
-    }
-}
-
-/// A position to be stored.
-pub(super) struct NewPosition<'a> {
-    pub(super) search: i64,
-    pub(super) entry: Option<EdgeNumber>,
-    pub(super) level: u32,
-    pub(super) stats: &'a PositionStats,
-    pub(super) node_id: Option<esf_core::NodeId>,
-    pub(super) key: Option<esf_core::Digest>,
-    pub(super) evaluation_id: Option<esf_core::EvaluationId>,
-}
-
 /// Stores a position; gives its number.
-pub(super) fn insert_position(db: &Connection, new: &NewPosition<'_>) -> Result<PositionNumber> {
-    let stats = new.stats;
+pub(super) fn insert_position(db: &Connection, row: &PositionRow) -> Result<PositionNumber> {
+    let stats = &row.stats;
     let values = params![
-        new.search,
-        new.entry.map(|edge| count(edge.0)).transpose()?,
-        i64::from(new.entry.is_some()),
+        row.search,
+        row.entry.map(|edge| count(edge.0)).transpose()?,
+        row.entries,
         stats.depth,
-        new.level,
+        row.level,
         stats.to_move,
         stats.terminal,
+        stats.expansion.as_str(),
+        row.edge_count,
+        row.place,
         count(stats.values)?,
         Values(&stats.value),
         count(stats.visits)?,
         Values(&stats.mean),
         Values(stats.proven.as_deref().unwrap_or_default()),
-        optional(new.node_id.as_ref()),
-        optional(new.key.as_ref()),
-        optional(new.evaluation_id.as_ref()),
+        optional(row.node_id.as_ref()),
+        optional(row.key.as_ref()),
+        optional(row.evaluation_id.as_ref()),
     ];
     let number: i64 = inserted(db, statements::INSERT_POSITION, values)?;
     Ok(PositionNumber(u64::try_from(number).map_err(|_| Error::damaged("a negative number"))?))
@@ -183,6 +149,13 @@ pub(super) fn insert_position(db: &Connection, new: &NewPosition<'_>) -> Result<
 
 fn inserted(db: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<i64> {
     first(db, sql, params, |columns| columns.take())?.ok_or_else(|| Error::damaged("nothing was inserted"))
+}
+
+/// What a descent came to, with the leaf it found.
+pub(super) enum Way {
+    Found(Found, Box<PositionRow>),
+    Saturated,
+    Exhausted,
 }
 
 type Selecting = (Decision<Selected>, Vec<Ticket>);
@@ -215,12 +188,12 @@ fn select(db: &Connection, request: &Request<'_>, command: &Select) -> Result<Se
             break;
         }
         match session.find(&start, ordinal)? {
-            Descent::Found(found) => tickets.push(session.take(request, command, found)?),
-            Descent::Saturated => saturated = true,
-            Descent::Exhausted if start == Start::root(root) && session.search().in_flight() == 0 => {
+            Way::Found(found, leaf) => tickets.push(session.take(request, command, found, &leaf)?),
+            Way::Saturated => saturated = true,
+            Way::Exhausted if start == Start::root(root) && session.search().in_flight() == 0 => {
                 session.stop(StopReason::Exhausted);
             }
-            Descent::Exhausted => {}
+            Way::Exhausted => {}
         }
         if session.search().selected == ordinal {
             break;
@@ -260,37 +233,43 @@ fn begin(session: &Session<'_>, command: &Select) -> Result<Start> {
 impl Session<'_> {
     /// Descends from `start` for the rollout `ordinal`. Leaves whose node was pruned are noticed: nothing
     /// leads there any more.
-    pub(super) fn find(&mut self, start: &Start, ordinal: u64) -> Result<Descent> {
+    pub(super) fn find(&mut self, start: &Start, ordinal: u64) -> Result<Way> {
         loop {
-            let descent = descend(self.config(), self, start.clone(), ordinal)?;
-            let Descent::Found(found) = &descent else { return Ok(descent) };
+            let found = match descend(self.config(), self, start.clone(), ordinal)? {
+                Descent::Found(found) => found,
+                Descent::Saturated => return Ok(Way::Saturated),
+                Descent::Exhausted => return Ok(Way::Exhausted),
+            };
             let leaf = self.own_position(found.leaf)?;
-            let gone =
-                !leaf.stats.terminal && leaf.node_status.is_some_and(|status| status == NodeStatus::Pruned);
-            match leaf.node_id {
-                Some(node) if gone && found.leaf == start.at => return Err(Reject::Pruned { node }.into()),
-                Some(_) if gone => {
-                    self.shut(found.leaf, "its node was pruned")?;
-                }
-                Some(_) | None => return Ok(descent),
+            let gone = !leaf.stats.terminal && leaf.node_status == Some(NodeStatus::Pruned);
+            match leaf.node_id.filter(|_| gone) {
+                Some(node) if found.leaf == start.at => return Err(Reject::Pruned { node }.into()),
+                Some(_) => self.shut(found.leaf, "its node was pruned")?,
+                None => return Ok(Way::Found(found, Box::new(leaf))),
             }
         }
     }
 
     /// Shuts every edge that leads to the position `number`, for it was given up.
-    pub(super) fn shut(&mut self, number: PositionNumber, because: &str) -> Result<u64> {
+    fn shut(&self, number: PositionNumber, because: &str) -> Result<()> {
         let place = count(number.0)?;
-        let entries: Vec<i64> =
-            every(self.db, statements::ENTRIES_OF_POSITION, [place], |columns| columns.take())?;
-        for edge in &entries {
-            change(self.db, statements::PRUNE_EDGE, params![because, edge], "edge")?;
+        let entries: Vec<u64> =
+            every(self.db, statements::ENTRIES_OF_POSITION, [place], |columns| columns.count())?;
+        for edge in entries {
+            self.forget(rows::parent(EdgeNumber(edge)));
+            change(self.db, statements::PRUNE_EDGE, params![because, count(edge)?], "edge")?;
         }
-        change(self.db, statements::PRUNE_POSITION, [place], "position")?;
-        Ok(entries.len() as u64)
+        change(self.db, statements::PRUNE_POSITION, [place], "position")
     }
 
     /// Gives out what was found, as the next rollout.
-    fn take(&mut self, request: &Request<'_>, command: &Select, found: Found) -> Result<Ticket> {
+    fn take(
+        &mut self,
+        request: &Request<'_>,
+        command: &Select,
+        found: Found,
+        leaf: &PositionRow,
+    ) -> Result<Ticket> {
         let search = &self.row.search;
         let meta = self.meta;
         let rollout = Rollout {
@@ -320,8 +299,7 @@ impl Session<'_> {
             self.ask(rollout.leaf, 1)?;
         }
         self.row.search.selected += 1;
-        let leaf = session::position(self.db, rollout.leaf)?;
-        complete_ticket(self.db, rollout, found.want, &leaf)
+        complete_ticket(self.db, rollout, found.want, leaf)
     }
 }
 

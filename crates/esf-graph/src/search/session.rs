@@ -2,18 +2,21 @@
 //! Invariants: one path is read and written, whatever the size of the tree; what an edge keeps of its child
 //! equals the child; the search's row is written once, by `finish`.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use esf_core::id::SearchId;
 use esf_core::ops::search::reject;
 use esf_core::ops::{Meta, Transition};
 use esf_core::record::EventKind;
 use esf_core::search::{
     Config, EdgeNumber, EdgeStats, PositionNumber, PositionStats, Search, SearchStatus, Step, StopReason,
-    Tree, rules,
+    Tree, rules, visit,
 };
 use rusqlite::{Connection, params};
 use serde_json::json;
 
-use super::rows::{self, PositionRow, SearchRow, Values};
+use super::rows::{self, MOST_EDGES, PositionRow, SearchRow, Values};
 use crate::error::{Error, Result};
 use crate::row::{Bytes, change, count, every, first, optional};
 use crate::statements;
@@ -28,6 +31,33 @@ pub(super) struct Session<'a> {
     pub(super) row: SearchRow,
     /// What is to be logged.
     pub(super) transitions: Vec<Transition>,
+    seen: RefCell<Seen>,
+}
+
+/// What was read of positions and edges, with what was written since: it is as the database has it. A transaction
+/// of many rollouts meets those near the root again and again.
+#[derive(Default)]
+struct Seen {
+    positions: HashMap<PositionNumber, PositionStats>,
+    edges: HashMap<PositionNumber, Vec<EdgeStats>>,
+    kept: usize,
+}
+
+impl Seen {
+    /// How many edges and positions are kept at most, whatever the transaction goes through.
+    const MOST: usize = 40_000;
+
+    fn make_room(&mut self, more: usize) {
+        self.kept += more;
+        if self.kept > Self::MOST {
+            *self = Self { kept: more, ..Self::default() };
+        }
+    }
+
+    fn edge(&mut self, number: EdgeNumber) -> Option<&mut EdgeStats> {
+        let edges = self.edges.get_mut(&rows::parent(number))?;
+        edges.get_mut((number.0 % MOST_EDGES) as usize)
+    }
 }
 
 impl From<reject::Reject> for Error {
@@ -58,14 +88,14 @@ pub(super) fn edges(db: &Connection, number: PositionNumber) -> Result<Vec<EdgeS
 impl<'a> Session<'a> {
     /// Begins to work on the search `id`.
     pub(super) fn begin(db: &'a Connection, meta: &'a Meta, id: SearchId) -> Result<Self> {
-        Ok(Self { db, meta, row: search(db, id)?, transitions: Vec::new() })
+        Ok(Self { db, meta, row: search(db, id)?, transitions: Vec::new(), seen: RefCell::default() })
     }
 
     /// Begins to work on the search with this number in the database.
     pub(super) fn of_number(db: &'a Connection, meta: &'a Meta, number: i64) -> Result<Self> {
         let row = first(db, statements::SEARCH_BY_NUMBER, [number], rows::search)?
             .ok_or_else(|| Error::damaged(format!("no search has the number {number}")))?;
-        Ok(Self { db, meta, row, transitions: Vec::new() })
+        Ok(Self { db, meta, row, transitions: Vec::new(), seen: RefCell::default() })
     }
 
     /// Writes the search's row; gives what is to be logged.
@@ -137,19 +167,79 @@ impl<'a> Session<'a> {
     }
 
     /// Adds `by` to the visits in flight of the edges of `steps`.
-    pub(super) fn hold(&self, steps: &[Step], by: i64) -> Result<()> {
+    pub(super) fn hold(&self, steps: &[Step], by: i32) -> Result<()> {
         for step in steps {
             change(self.db, statements::HOLD_EDGE, params![by, count(step.edge.0)?], "edge")?;
+            if let Some(edge) = self.seen.borrow_mut().edge(step.edge) {
+                edge.in_flight = edge.in_flight.wrapping_add_signed(by);
+            }
         }
         Ok(())
     }
 
     /// Adds `by` to the rollouts that ask at the position `number`.
-    pub(super) fn ask(&self, number: PositionNumber, by: i64) -> Result<()> {
+    pub(super) fn ask(&self, number: PositionNumber, by: i32) -> Result<()> {
+        if let Some(position) = self.seen.borrow_mut().positions.get_mut(&number) {
+            position.asking = position.asking.wrapping_add_signed(by);
+        }
         change(self.db, statements::ASK_POSITION, params![by, count(number.0)?], "position")
     }
 
-    /// Writes what was derived for a position, and what its edges keep of it where it is shared.
+    /// Reads a position and its edges anew when they are needed next: something else of them was written.
+    pub(super) fn forget(&self, number: PositionNumber) {
+        let mut seen = self.seen.borrow_mut();
+        seen.positions.remove(&number);
+        seen.edges.remove(&number);
+    }
+
+    /// Counts a visit of an edge, and writes what it keeps of the position it leads to.
+    pub(super) fn visit_edge(&self, number: EdgeNumber, child: &PositionStats) -> Result<()> {
+        let values = params![
+            count(child.visits)?,
+            Values(&child.mean),
+            Values(child.proven.as_deref().unwrap_or_default()),
+            count(number.0)?,
+        ];
+        change(self.db, statements::VISIT_EDGE, values, "edge")?;
+        if let Some(edge) = self.seen.borrow_mut().edge(number) {
+            edge.visits += 1;
+            edge.in_flight = edge.in_flight.wrapping_sub(1);
+            keep(edge, child);
+        }
+        Ok(())
+    }
+
+    /// Derives N, Q and the proven value of a position anew, and writes them if they changed; gives the position
+    /// and whether they did.
+    pub(super) fn recompute(&self, number: PositionNumber) -> Result<(PositionStats, bool)> {
+        let mut position = Tree::position(self, number)?;
+        let before = position.clone();
+        self.with_edges(number, |edges| visit::recompute(self.config(), &mut position, edges))?;
+        let changed = position != before;
+        if changed {
+            self.write_stats(&position)?;
+        }
+        Ok((position, changed))
+    }
+
+    /// Shows the edges of a position to `see`.
+    pub(super) fn with_edges<T>(
+        &self,
+        number: PositionNumber,
+        see: impl FnOnce(&[EdgeStats]) -> T,
+    ) -> Result<T> {
+        if let Some(edges) = self.seen.borrow().edges.get(&number) {
+            return Ok(see(edges));
+        }
+        let edges = edges(self.db, number)?;
+        let result = see(&edges);
+        let mut seen = self.seen.borrow_mut();
+        seen.make_room(edges.len());
+        seen.edges.insert(number, edges);
+        Ok(result)
+    }
+
+    /// Writes what was derived for a position.
     pub(super) fn write_stats(&self, stats: &PositionStats) -> Result<()> {
         let values = params![
             count(stats.values)?,
@@ -159,12 +249,17 @@ impl<'a> Session<'a> {
             Values(stats.proven.as_deref().unwrap_or_default()),
             count(stats.number.0)?,
         ];
-        change(self.db, statements::UPDATE_POSITION_STATS, values, "position")
+        change(self.db, statements::UPDATE_POSITION_STATS, values, "position")?;
+        if let Some(position) = self.seen.borrow_mut().positions.get_mut(&stats.number) {
+            position.clone_from(stats);
+        }
+        Ok(())
     }
 
     /// Writes a position after an expansion or a value.
     pub(super) fn write_position(&self, position: &PositionRow) -> Result<()> {
         let stats = &position.stats;
+        self.forget(stats.number);
         let values = params![
             stats.to_move,
             stats.terminal,
@@ -185,14 +280,17 @@ impl<'a> Session<'a> {
     /// Writes what every edge that leads to a position keeps of it.
     pub(super) fn tell_entries(&self, child: &PositionStats) -> Result<()> {
         let number = count(child.number.0)?;
-        let entries: Vec<i64> =
-            every(self.db, statements::ENTRIES_OF_POSITION, [number], |columns| columns.take())?;
+        let entries: Vec<u64> =
+            every(self.db, statements::ENTRIES_OF_POSITION, [number], |columns| columns.count())?;
         for edge in entries {
+            if let Some(edge) = self.seen.borrow_mut().edge(EdgeNumber(edge)) {
+                keep(edge, child);
+            }
             let values = params![
                 count(child.visits)?,
                 Values(&child.mean),
                 Values(child.proven.as_deref().unwrap_or_default()),
-                edge,
+                count(edge)?,
             ];
             change(self.db, statements::UPDATE_EDGE_CHILD, values, "edge")?;
         }
@@ -204,12 +302,20 @@ impl Tree for Session<'_> {
     type Error = Error;
 
     fn position(&self, number: PositionNumber) -> Result<PositionStats> {
-        first(self.db, statements::STATS_OF_POSITION, [count(number.0)?], rows::position_stats)?
-            .ok_or_else(|| Error::not_found("position", number.0))
+        if let Some(position) = self.seen.borrow().positions.get(&number) {
+            return Ok(position.clone());
+        }
+        let place = [count(number.0)?];
+        let position = first(self.db, statements::STATS_OF_POSITION, place, rows::position_stats)?
+            .ok_or_else(|| Error::not_found("position", number.0))?;
+        let mut seen = self.seen.borrow_mut();
+        seen.make_room(1);
+        seen.positions.insert(number, position.clone());
+        Ok(position)
     }
 
     fn edges(&self, number: PositionNumber) -> Result<Vec<EdgeStats>> {
-        edges(self.db, number)
+        self.with_edges(number, <[EdgeStats]>::to_vec)
     }
 
     fn inner(&self, draw: u64) -> Result<Option<PositionNumber>> {
@@ -221,6 +327,13 @@ impl Tree for Session<'_> {
     fn line(&self, number: PositionNumber) -> Result<Vec<Step>> {
         line(self.db, self.row.number, number)
     }
+}
+
+/// What an edge keeps of the position it leads to.
+fn keep(edge: &mut EdgeStats, child: &PositionStats) {
+    edge.child_visits = child.visits;
+    edge.child_mean.clone_from(&child.mean);
+    edge.child_proven.clone_from(&child.proven);
 }
 
 /// The steps by which the position `number` of the search with this number in the database was first reached.

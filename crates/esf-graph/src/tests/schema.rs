@@ -151,3 +151,42 @@ fn check_names_what_is_wrong() {
         assert!(findings.contains(&word), "{word} in:\n{findings}");
     }
 }
+
+#[test]
+fn a_graph_of_the_first_schema_is_upgraded_with_all_it_has() {
+    let fixture = Fixture::new();
+    let created = fixture.group("project");
+    let sealed = fixture.sealed(created.node.node_id, "sealed");
+    let path = fixture.path.with_extension("first");
+    let old = Connection::open(&path).expect("open");
+    old.execute_batch(include_str!("../sql/migrations/0001_first.sql")).expect("first");
+    old.execute_batch(
+        "CREATE TABLE migrations (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL) STRICT;
+         INSERT INTO migrations VALUES (1, 'first'); PRAGMA application_id = 1163085383; PRAGMA foreign_keys = OFF",
+    )
+    .expect("marks");
+    old.execute("ATTACH $1 AS new", [fixture.path.to_str().expect("utf-8")]).expect("attach");
+    let mut tables = std::collections::BTreeMap::<String, Vec<String>>::new();
+    for (table, column) in columns(&old) {
+        tables.entry(table).or_default().push(column);
+    }
+    tables.remove("migrations");
+    for (table, columns) in &tables {
+        let columns = columns.join(", ");
+        let sql = format!("INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}");
+        old.execute_batch(&sql).expect(table);
+    }
+    old.execute_batch("DETACH new").expect("detach");
+    drop(old);
+    let graph = Graph::open(&path).expect("upgraded");
+    assert_eq!(graph.check().expect("check"), Vec::<String>::new());
+    assert_eq!(graph.node(sealed.node.node_id).expect("node"), sealed.node);
+    let events = graph.events(1, u64::MAX).expect("events");
+    assert_eq!(events, fixture.graph.events(1, u64::MAX).expect("events"));
+    let command = esf_core::ops::search::CreateSearch {
+        root: sealed.node.node_id,
+        config: esf_core::search::Config::default(),
+    };
+    graph.create_search(&meta(), command).expect("a search");
+    assert_eq!(graph.check().expect("check"), Vec::<String>::new());
+}

@@ -1,10 +1,15 @@
-//! Rows of the graph: what a fork costs, and that it costs the same on any tree.
+//! Rows of the graph: what a fork costs, and that it costs the same on any tree; what a rollout of a search costs
+//! on a large tree, and that memory does not grow with it.
 
 use std::fs;
 use std::path::Path;
 
+use esf_core::id::SearchId;
 use esf_core::ops;
+use esf_core::ops::search::{Complete, CreateSearch, Select};
 use esf_core::policy::PolicyDocument;
+use esf_core::record::Json;
+use esf_core::search::{Candidate, Candidates, Config, Ticket};
 use esf_core::{NodeId, Problem};
 use esf_store::{CreateGroup, ImportOptions, parse_source};
 
@@ -16,6 +21,9 @@ pub(super) fn rows(lab: &mut Lab<'_>) -> Result<(), Problem> {
     }
     if lab.wants("fork_1000") {
         fork_many(lab)?;
+    }
+    if lab.wants("search") {
+        search(lab)?;
     }
     Ok(())
 }
@@ -137,4 +145,98 @@ fn fork_many(lab: &mut Lab<'_>) -> Result<(), Problem> {
     };
     lab.add(bytes);
     Ok(())
+}
+
+/// Edges that the measured tree has, and how many come with each position.
+const EDGES: u64 = 1_000_000;
+const ACTIONS: u64 = 16;
+
+/// Select and complete, durable, on a tree of a million edges. It is built by the search itself: each rollout
+/// brings the actions of the position that it reaches, 2000 of them in a commit.
+fn search(lab: &mut Lab<'_>) -> Result<(), Problem> {
+    let root = group(lab, "search", 10, 100)?;
+    let command = CreateSearch { root, config: Config { virtual_loss: 0.1, ..Config::default() } };
+    let search = lab.store.graph().create_search(&lab.context.meta("search")?, command);
+    let search = search.map_err(|error| error.problem())?.search_id;
+    let (mut round, mut small) = (0_u64, None);
+    loop {
+        let now = lab.store.graph().search(search).map_err(|error| error.problem())?;
+        if small.is_none() && now.positions >= 1_000 {
+            small = Some(resident_kib());
+        }
+        if now.edges >= EDGES {
+            break;
+        }
+        round += 1;
+        rollouts(lab, search, &format!("search-build-{round}"), 2_000)?;
+    }
+    let grown = resident_kib().saturating_sub(small.unwrap_or_default());
+    let samples = lab.samples.min(30);
+    let (mut each, mut number) = (Vec::new(), 0_u32);
+    for _ in 0..samples {
+        number += 1;
+        each.push(timed(|| rollouts(lab, search, &format!("search-many-{number}"), 256))?);
+    }
+    let value = super::median_us(each) / 256.0;
+    lab.add(plain("search_rollout_of_256", value, "us", 200.0, 100.0, samples));
+    let clients: u32 = 8;
+    let rounds = u32::try_from(lab.samples).unwrap_or(u32::MAX).clamp(1, 100);
+    let spent = timed(|| one_by_one(lab, search, clients, rounds))?;
+    let value = spent.as_secs_f64() * 1e6 / f64::from(clients * rounds);
+    lab.add(plain("search_rollout_of_8_clients", value, "us", 1_000.0, 500.0, rounds as usize));
+    lab.add(plain("search_memory_grown", grown as f64 / 1024.0, "MiB", 32.0, 24.0, 1));
+    Ok(())
+}
+
+fn plain(name: &'static str, value: f64, unit: &'static str, must: f64, aim: f64, samples: usize) -> Row {
+    Row { name, value, unit, floor: None, must: Some(must), aim: Some(aim), samples }
+}
+
+fn one_by_one(lab: &Lab<'_>, search: SearchId, clients: u32, rounds: u32) -> Result<(), Problem> {
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..clients)
+            .map(|client| {
+                scope.spawn(move || {
+                    (0..rounds).try_for_each(|round| {
+                        rollouts(lab, search, &format!("search-one-{client}-{round}"), 1)
+                    })
+                })
+            })
+            .collect();
+        clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))
+    })
+}
+
+/// Selects `count` rollouts in one commit and completes them in another.
+fn rollouts(lab: &Lab<'_>, search: SearchId, key: &str, count: u32) -> Result<(), Problem> {
+    let graph = lab.store.graph();
+    let meta = lab.context.meta(key)?;
+    let command = Select { search, count, lease_ms: 600_000, at: None, edge: None };
+    let tickets = graph.select(&meta, command).map_err(|error| error.problem())?.tickets;
+    let outcomes: Vec<Complete> = tickets.iter().map(outcome).collect();
+    let answers = graph.complete_all(&meta, outcomes).map_err(|error| error.problem())?;
+    answers.into_iter().try_for_each(|answer| answer.map(drop).map_err(|error| error.problem()))
+}
+
+/// A value that the rollout's ordinal decides, and the actions there.
+fn outcome(ticket: &Ticket) -> Complete {
+    let mixed = ticket.rollout.ordinal.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let of = |number: u64| Candidate {
+        action: Json::from(format!("action {number}")),
+        name: None,
+        prior: 1.0 + ((mixed + number) % 7) as f64,
+        key: None,
+    };
+    Complete {
+        value: Some(vec![mixed as f64 / f64::from(1 << 24)]),
+        candidates: Some(Candidates { actions: (0..ACTIONS).map(of).collect(), exhausted: true }),
+        ..Complete::of(ticket.rollout.rollout_id)
+    }
+}
+
+/// Memory of this process in KiB; 0 where the kernel does not say.
+fn resident_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or_default()
 }

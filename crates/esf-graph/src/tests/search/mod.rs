@@ -1,5 +1,7 @@
 //! Tests of the search in the graph.
 
+mod check;
+mod crash;
 mod game;
 mod leases;
 mod once;

@@ -45,7 +45,7 @@ fn config(dice: &mut Dice) -> Config {
     ];
     let pick = |dice: &mut Dice| dice.roll(2) == 0;
     Config {
-        policy: policies[dice.roll(3) as usize],
+        policy: policies[dice.roll(5) as usize],
         values: 1 + dice.roll(2) as u8,
         discount: if pick(dice) { 1.0 } else { 0.9 },
         normalize: if pick(dice) { Normalize::None } else { Normalize::Siblings },
@@ -55,7 +55,7 @@ fn config(dice: &mut Dice) -> Config {
         solve: [Solve::Off, Solve::Terminal, Solve::Full][dice.roll(3) as usize],
         best_value: if pick(dice) { None } else { Some(1.0) },
         max_depth: if pick(dice) { None } else { Some(4) },
-        ties: Ties::First,
+        ties: if pick(dice) { Ties::First } else { Ties::Seeded },
         seed: dice.roll(100),
         edge_retries: 1,
         ..Config::default()

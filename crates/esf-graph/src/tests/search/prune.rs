@@ -50,7 +50,11 @@ fn losing_subtrees_go_and_their_statistics_stay() {
     assert_eq!(code(&error), "searched");
     let done = graph.prune_search(&meta(), prune(&searching, 2, false, false)).expect("prune");
     assert_eq!(done, dry);
+    let again = graph.prune_search(&meta(), prune(&searching, 2, false, false)).expect("prune");
+    assert_eq!((again.edges, again.positions, &again.nodes), (0, 0, &vec![nodes[2]]), "until it is gone");
     graph.prune(&meta(), of_node(nodes[2])).expect("it was given up");
+    let again = graph.prune_search(&meta(), prune(&searching, 2, false, false)).expect("prune");
+    assert!(again.nodes.is_empty());
     let root = graph.position(searching.search.root).expect("root");
     let edges = graph.edges_of(searching.search.root).expect("edges");
     assert_eq!(edges[2].stats.status, EdgeStatus::Pruned);
