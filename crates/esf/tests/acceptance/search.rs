@@ -63,11 +63,10 @@ impl Puzzle {
     /// A search.toml with these settings beside what every run here has; gives its path.
     pub(crate) fn settings(&self, search: &str, run: &str) -> String {
         let proposer = if run.contains("proposer =") { "" } else { "proposer = [\"sh\", \"propose.sh\"]\n" };
+        let lease = if run.contains("lease =") { "" } else { "lease = \"5s\"\n" };
         self.file(
             "search.toml",
-            &format!(
-                "[search]\n{search}\n[run]\n{proposer}evaluator = \"evaluator.toml\"\nlease = \"5s\"\n{run}\n"
-            ),
+            &format!("[search]\n{search}\n[run]\n{proposer}evaluator = \"evaluator.toml\"\n{lease}{run}\n"),
         );
         self.path("search.toml").display().to_string()
     }

@@ -69,8 +69,10 @@ fn r03_a_driver_killed_50_times_counts_every_rollout_once() {
     needs_root!();
     let puzzle = Puzzle::new();
     let lab = &puzzle.lab;
-    let settings = puzzle.settings(&format!("{SEARCH}budget = {{ rollouts = 100000 }}"), "parallel = 3");
+    let settings =
+        puzzle.settings(&format!("{SEARCH}budget = {{ rollouts = 100000 }}"), "parallel = 3\nlease = \"1h\"");
     let search = id(&cli(lab, &["create", "g", "--config", &settings])["search"], "search_id");
+    // Nothing lapses: what a dead driver held, the next one has to take to its end.
     let (mut state, mut held) = (0x9e37_79b9_u64, 0);
     for _ in 0..50 {
         let mut command = lab.esf(["search", "run", &search, "--config", &settings]);
