@@ -11,7 +11,7 @@ use esf_core::{GroupId, NodeId, Timestamp};
 use super::facts::{Facts, Group, Needs, Reason, Stage, Waiting, Waits};
 use super::place::{KINDS, Places, place_of, plus, share};
 
-/// Ids are digests already: eight bytes of one are a hash.
+/// Ids are digests already, so eight bytes of one would be a hash; folding a product spreads what is not.
 #[derive(Default)]
 pub(super) struct IdHasher(u64);
 
@@ -20,7 +20,8 @@ impl Hasher for IdHasher {
         let mut eight = [0; 8];
         let length = bytes.len().min(8);
         eight[..length].copy_from_slice(&bytes[bytes.len() - length..]);
-        self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(eight)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let product = u128::from(self.0 ^ u64::from_le_bytes(eight)) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
     }
 
     fn finish(&self) -> u64 {
@@ -57,8 +58,9 @@ struct Account {
     taken: Needs,
     waiting: u64,
     reason: Option<Reason>,
-    /// The batch of all its attempts that would begin something, as long as it is one.
+    /// The batch of the first of its attempts that would begin something.
     batch: Option<Option<NodeId>>,
+    /// Whether the order changes when a batch is begun: not when all of them are of one.
     mixed: bool,
 }
 
@@ -206,9 +208,14 @@ impl<'a> Order<'a> {
                 continue;
             }
             let key = self.key(item);
-            if key.stage == Stage::New {
-                let account = &mut self.accounts[at];
-                account.mixed |= *account.batch.get_or_insert(waiting.batch) != waiting.batch;
+            let account = &mut self.accounts[at];
+            match key.stage {
+                Stage::New => {
+                    account.mixed |= *account.batch.get_or_insert(waiting.batch) != waiting.batch;
+                }
+                // What would be begun goes in among these once it is.
+                Stage::Opened => account.mixed = true,
+                Stage::Salvage | Stage::Evaluate | Stage::Retry => {}
             }
             items[at * KINDS + place_of(waiting.executor)].push(Reverse(key));
         }

@@ -9,7 +9,7 @@ use esf_core::{AttemptId, GroupId, RootId, Timestamp, WorkerId};
 
 use super::facts::*;
 use super::step;
-use super::tests::{attempt, batch, group, known, room, root, waits};
+use super::tests::{batch, group, known, room, root, waits};
 
 const WORKERS: u64 = 2_000;
 const PLACES: u64 = 4;

@@ -165,6 +165,14 @@ fn what_was_begun_is_finished_first() {
     case.waiting.push(of(7, None, Stage::Salvage));
     case.waiting.push(of(8, Some(batch(9)), Stage::Retry));
     assert_eq!(case.started(), [7, 6, 8]);
+    // A retry begins its batch, too: its siblings take their place among what is begun already.
+    case.live.clear();
+    case.waiting = vec![
+        of(1, Some(batch(3)), Stage::New),
+        of(2, None, Stage::Opened),
+        of(3, Some(batch(3)), Stage::Retry),
+    ];
+    assert_eq!(case.started(), [3, 1, 2]);
 }
 
 #[test]
