@@ -47,6 +47,8 @@ pub struct Judgement {
     pub reward: Option<f64>,
     /// Named measurements.
     pub metrics: BTreeMap<String, f64>,
+    /// One reward for each player or objective, for a search of several; empty when there are none.
+    pub values: Vec<f64>,
     /// Why the verdict is `error`.
     pub failure: Option<(FailureClass, String)>,
 }
@@ -58,6 +60,8 @@ struct ResultFile {
     verdict: Option<String>,
     #[serde(default)]
     metrics: BTreeMap<String, f64>,
+    #[serde(default)]
+    values: Vec<f64>,
 }
 
 /// Longest result file in bytes.
@@ -67,7 +71,7 @@ impl Judgement {
     /// A run that failed: verdict `error`, no reward.
     pub fn error(class: FailureClass, detail: impl Into<String>) -> Self {
         let (verdict, failure) = (Verdict::error(), Some((class, detail.into())));
-        Self { verdict, reward: None, metrics: BTreeMap::new(), failure }
+        Self { verdict, reward: None, metrics: BTreeMap::new(), values: Vec::new(), failure }
     }
 }
 
@@ -156,7 +160,7 @@ fn by_exit_code(code: i32) -> Judgement {
         }
         _ => (Verdict::fail(), 0.0),
     };
-    Judgement { verdict, reward: Some(reward), metrics: BTreeMap::new(), failure: None }
+    Judgement { verdict, reward: Some(reward), metrics: BTreeMap::new(), values: Vec::new(), failure: None }
 }
 
 fn read_result(bytes: &[u8]) -> Judgement {
@@ -168,11 +172,13 @@ fn read_result(bytes: &[u8]) -> Judgement {
         Ok(result) => result,
         Err(cause) => return Judgement::error(FailureClass::EvaluatorError, format!("result file: {cause}")),
     };
-    let finite = result.reward.iter().chain(result.metrics.values()).all(|value| value.is_finite());
+    let numbers = result.reward.iter().chain(result.metrics.values()).chain(&result.values);
+    let finite = numbers.into_iter().all(|value| value.is_finite());
     if !finite {
         return Judgement::error(FailureClass::EvaluatorError, "result file: expected finite numbers");
     }
-    let verdict = match (result.verdict.as_deref(), result.reward) {
+    let reward = result.reward.or(result.values.first().copied());
+    let verdict = match (result.verdict.as_deref(), reward) {
         (Some(verdict), _) => verdict.parse::<Verdict>(),
         (None, Some(_)) => "scored".parse(),
         (None, None) => {
@@ -186,11 +192,11 @@ fn read_result(bytes: &[u8]) -> Judgement {
         Ok(verdict) => verdict,
         Err(cause) => return Judgement::error(FailureClass::EvaluatorError, format!("result file: {cause}")),
     };
-    let reward = if verdict.is_error() { None } else { result.reward };
+    let reward = reward.filter(|_| !verdict.is_error());
     let failure = verdict
         .is_error()
         .then(|| (FailureClass::EvaluatorError, "the evaluator itself reported an error".to_owned()));
-    Judgement { verdict, reward, metrics: result.metrics, failure }
+    Judgement { verdict, reward, metrics: result.metrics, values: result.values, failure }
 }
 
 #[cfg(test)]
@@ -250,6 +256,16 @@ mod tests {
         assert_eq!(judgement.metrics["passed"], 1.0);
         let result = br#"{"reward":0,"verdict":"fail"}"#;
         assert_eq!(judge(TimedOut, Score(Exited(0), Bytes(result))).verdict, Verdict::fail());
+    }
+
+    #[test]
+    fn several_values_are_kept_and_the_first_is_the_reward_unless_said() {
+        let judged = |text: &str| judge(Exited(0), Result(Bytes(text.as_bytes())));
+        let two = judged("{\"values\":[0.5,-0.5]}");
+        assert_eq!((two.verdict.as_str(), two.reward, two.values), ("scored", Some(0.5), vec![0.5, -0.5]));
+        let said = judged("{\"values\":[0.5,-0.5],\"reward\":0,\"verdict\":\"fail\"}");
+        assert_eq!((said.verdict.as_str(), said.reward), ("fail", Some(0.0)));
+        assert_eq!(judged("{\"values\":[1,1e999]}").verdict.as_str(), "error");
     }
 
     #[test]

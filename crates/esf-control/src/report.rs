@@ -109,6 +109,7 @@ pub(crate) fn judge_report(format: Format, command: Outcome, report: &[u8]) -> J
         verdict: if none_failed { Verdict::pass() } else { Verdict::fail() },
         reward: Some(counts.passed as f64 / counts.run() as f64),
         metrics: counts.metrics(),
+        values: Vec::new(),
         failure: None,
     }
 }

@@ -194,6 +194,11 @@ impl Asking<'_> {
         let Judged { judgement, outputs } = judged;
         let evaluator = &self.prepared.evaluator;
         let kept = outputs.iter().filter(|(_, bytes)| !bytes.is_empty());
+        let mut metrics = json!(judgement.metrics);
+        if !judgement.values.is_empty() {
+            metrics["values"] = json!(judgement.values);
+        }
+        let failed = |(class, detail): (_, String)| Failure::new(class, "evaluate", said(detail, &outputs));
         let new = NewEvaluation {
             node: self.node.node_id,
             evaluator: record::Evaluator {
@@ -203,8 +208,8 @@ impl Asking<'_> {
             },
             verdict: judgement.verdict,
             reward: judgement.reward,
-            metrics: json!(judgement.metrics),
-            failure: judgement.failure.map(|(class, detail)| Failure::new(class, "evaluate", detail)),
+            metrics,
+            failure: judgement.failure.map(failed),
             evidence: kept
                 .map(|(name, bytes)| evidence(self.store, name, bytes))
                 .collect::<Result<_, _>>()?,
@@ -224,5 +229,27 @@ impl Asking<'_> {
             }
             recorded => recorded,
         }
+    }
+}
+
+/// Longest line of a program that a failure repeats, in characters.
+const REPEATED: usize = 200;
+
+/// Why there is no verdict, with the last line that the programs wrote on their standard errors.
+fn said(detail: String, outputs: &[(String, Vec<u8>)]) -> String {
+    let errors = outputs.iter().rev().filter(|(name, _)| name.ends_with(".stderr"));
+    let last = errors.map(|(_, bytes)| String::from_utf8_lossy(bytes)).find_map(|text| {
+        let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+        Some(
+            line.trim()
+                .chars()
+                .filter(|character| !character.is_control())
+                .take(REPEATED)
+                .collect::<String>(),
+        )
+    });
+    match last {
+        Some(line) => format!("{detail}; it said: {line}"),
+        None => detail,
     }
 }

@@ -404,3 +404,45 @@ fn an_interrupted_evaluation_is_run_anew() {
     let output = lab.output(words);
     is(&parsed(&output)["evaluation"], "pass", Some(1.0));
 }
+
+/// A runner of the evaluator's own, apart from the tree: modules that the tree plants are not what it loads.
+#[test]
+fn p30_planted_modules_are_not_what_a_runner_loads() {
+    needs_root!();
+    let lab = Lab::new();
+    let forged = "import os; print('1..1'); print('ok 1', flush=True); os._exit(0)";
+    let tree = lab.tree(
+        "t",
+        "mkdir importlib && echo 'def f(): return 1' > code.py && echo 'def f(): return 2' > right.py",
+    );
+    for module in
+        ["importlib/__init__.py", "unittest.py", "ast.py", "sitecustomize.py", "usercustomize.py", "os.py"]
+    {
+        fs::write(tree.join(module), forged).unwrap();
+    }
+    let runner = "import os, sys\nsys.path.append(os.getcwd())\nimport importlib.util, unittest, ast\nimport code as taken\n\
+        spec = importlib.util.spec_from_file_location('tried', os.environ['TRIED'])\n\
+        tried = importlib.util.module_from_spec(spec); spec.loader.exec_module(tried)\n\
+        print('1..1')\nprint('ok 1' if tried.f() == 2 else 'not ok 1')\n";
+    let node = lab.group("g", &tree);
+    for (tried, reward) in [("code.py", 0.0), ("right.py", 1.0)] {
+        let lines = format!(
+            "command = [\"python3\", \"-I\", \"-B\", \"/run/esf/files/run.py\"]\nreport = {{ format = \"tap\" }}\n\
+             environment = {{ TRIED = \"{tried}\" }}"
+        );
+        let path = evaluator(&lab, tried.trim_end_matches(".py"), &lines, &[("run.py", runner)]);
+        is(&evaluate(&lab, &node, &path), if reward == 1.0 { "pass" } else { "fail" }, Some(reward));
+    }
+}
+
+/// What a broken evaluator said last is in the failure.
+#[test]
+fn a_failure_repeats_what_the_program_said() {
+    needs_root!();
+    let lab = Lab::new();
+    let node = lab.group("g", &lab.tree("t", "echo a > a"));
+    let lines = "command = [\"sh\", \"-c\", \"echo no module foo >&2\"]\nreport = { format = \"tap\" }";
+    let evaluation = evaluate(&lab, &node, &evaluator(&lab, "broken", lines, &[]));
+    is_error(&evaluation, "evaluator_error");
+    assert!(evaluation["failure"]["detail"].as_str().unwrap().contains("no module foo"), "{evaluation:#}");
+}
