@@ -1,7 +1,8 @@
 //! Measures the search: rollouts selected and completed per second, durable, on a large tree; grouped, and one by
 //! one from 8 clients; and whether memory grows with the tree.
 //! `cargo run --release -p esf-graph --example search [EDGES] [ACTIONS]`. The tree is built by the search itself,
-//! with ACTIONS actions for each new position, in commits of 2000.
+//! with ACTIONS actions for each new position, in commits of 2000. Then both are measured with such outcomes, and
+//! with outcomes that end there.
 
 use std::error::Error;
 use std::time::Instant;
@@ -34,6 +35,14 @@ fn resident_kib() -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or_default()
 }
 
+/// Processor time of this process so far, in seconds.
+fn processor() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: f64 = [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<f64>().ok()).sum();
+    ticks / 100.0
+}
+
 /// A value that the rollout's number decides.
 fn outcome(ticket: &Ticket, actions: usize) -> Complete {
     let mixed = ticket.rollout.ordinal.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -45,7 +54,9 @@ fn outcome(ticket: &Ticket, actions: usize) -> Complete {
     };
     Complete {
         value: Some(vec![mixed as f64 / f64::from(1 << 24)]),
-        candidates: Some(Candidates { actions: (0..actions).map(of).collect(), exhausted: true }),
+        terminal: actions == 0,
+        candidates: (actions > 0)
+            .then(|| Candidates { actions: (0..actions).map(of).collect(), exhausted: true }),
         ..Complete::of(ticket.rollout.rollout_id)
     }
 }
@@ -121,22 +132,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let depth: usize = held.tickets.iter().map(|ticket| ticket.rollout.path.len()).sum();
     println!("mean depth {:.1}", depth as f64 / held.tickets.len() as f64);
 
-    let started = Instant::now();
-    let done = grouped(&graph, search, "grouped", 256, 40, actions)?;
-    println!("grouped by 256: {:.0} rollouts/s", done as f64 / started.elapsed().as_secs_f64());
-    let started = Instant::now();
-    let done: u64 = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..8)
-            .map(|client| {
-                let graph = &graph;
-                scope.spawn(move || {
-                    grouped(graph, search, &format!("client-{client}"), 1, 500, actions).expect("rollouts")
+    for (what, actions) in [("with actions", actions), ("without", 0)] {
+        let (started, before) = (Instant::now(), processor());
+        let done = grouped(&graph, search, &format!("grouped-{actions}"), 256, 80, actions)? as f64;
+        let (rate, each) = (done / started.elapsed().as_secs_f64(), (processor() - before) / done * 1e6);
+        println!("grouped by 256, {what}: {rate:.0} rollouts/s, {each:.0} us of a processor each");
+        let (started, before) = (Instant::now(), processor());
+        let done: u64 = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..8)
+                .map(|client| {
+                    let (graph, keys) = (&graph, format!("client-{client}-{actions}"));
+                    scope.spawn(move || grouped(graph, search, &keys, 1, 500, actions).expect("rollouts"))
                 })
-            })
-            .collect();
-        clients.into_iter().map(|client| client.join().expect("client")).sum()
-    });
-    println!("one by one from 8 clients: {:.0} rollouts/s", done as f64 / started.elapsed().as_secs_f64());
+                .collect();
+            clients.into_iter().map(|client| client.join().expect("client")).sum()
+        });
+        let done = done as f64;
+        let (rate, each) = (done / started.elapsed().as_secs_f64(), (processor() - before) / done * 1e6);
+        println!("one by one from 8 clients, {what}: {rate:.0} rollouts/s, {each:.0} us of a processor each");
+    }
     println!("resident: {} KiB", resident_kib());
     let started = Instant::now();
     let findings = graph.check_search(search)?;

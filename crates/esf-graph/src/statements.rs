@@ -99,6 +99,7 @@ statements! {
     KEPT_ATTEMPTS_OF_NODE = "kept_attempts_of_node";
     LAPSED_ROLLOUTS = "lapsed_rollouts";
     LAST_EVENT = "last_event";
+    LAST_POSITION = "last_position";
     LEASE_BY_ID = "lease_by_id";
     LEASES_OF_ATTEMPT = "leases_of_attempt";
     LEASES_OF_NODE = "leases_of_node";
@@ -116,6 +117,7 @@ statements! {
     NODE_BY_ID = "node_by_id";
     NODE_OF_TAG = "node_of_tag";
     NODES_OF_GROUP = "nodes_of_group";
+    NODES_OF_ROLLOUTS = "nodes_of_rollouts";
     NODES_OF_ROOT = "nodes_of_root";
     OPEN_ATTEMPT_OF_DRAFT = "open_attempt_of_draft";
     OPEN_ATTEMPT_OF_NODE = "open_attempt_of_node";
@@ -139,6 +141,7 @@ statements! {
     RAISE_POSITION = "raise_position";
     REQUEST_BY_KEY = "request_by_key";
     ROLLOUT_BY_ID = "rollout_by_id";
+    ROLLOUT_OF_EVALUATION = "rollout_of_evaluation";
     ROLLOUTS_FROM = "rollouts_from";
     ROLLOUTS_NEEDING_NODE = "rollouts_needing_node";
     ROOT_KNOWN = "root_known";

@@ -101,7 +101,8 @@ fn step(graph: &Graph, search: SearchId, key: &str, held: &[Ticket]) -> Result<(
         return graph.expand(&keyed(key), Expand { rollout, candidates, to_move: None }).map(drop);
     }
     if ordinal % 5 == 4 {
-        let void = VoidRollout { rollout, class: Some(FailureClass::UserExit), reason: "no".to_owned() };
+        let void =
+            VoidRollout { rollout, class: Some(FailureClass::UserExit), reason: "no".to_owned(), node: None };
         return graph.void_rollout(&keyed(key), void).map(drop);
     }
     let value = Some(vec![ordinal as f64 / 7.0]);

@@ -1,12 +1,12 @@
 //! What `fsck` asks of a search: are its counters and statistics those that its facts make. Nothing is taken on
 //! trust: visits, visits in flight, values and questions are counted anew from the rollouts.
 //! Where equal states are one position, Q of a position lags behind a child that was visited by another way, so
-//! there only the counters are compared.
+//! there only the counters are compared, and that what is held to be proven is.
 
 use std::collections::HashMap;
 
 use esf_core::id::SearchId;
-use esf_core::search::config::{Objective, Transpositions};
+use esf_core::search::config::Transpositions;
 use esf_core::search::{EdgeStats, PositionNumber, PositionStats, RolloutStatus, Stage, rules, visit};
 use rusqlite::Connection;
 
@@ -63,8 +63,7 @@ fn check(db: &Connection, search: &SearchRow) -> Result<Vec<String>> {
     if (record.cost - counted.cost).abs() > 1e-9 * counted.cost.abs().max(1.0) {
         findings.say(format!("cost is {} instead of {}", record.cost, counted.cost));
     }
-    let by_mover = record.config.values > 1 && record.config.objective == Objective::Mover;
-    if !by_mover && search.best != counted.best {
+    if search.best != counted.best {
         findings.say(format!("best is {:?} instead of {:?}", search.best, counted.best));
     }
     let ended = first(db, statements::CHECK_ENDED, [search.number], |columns| {
@@ -208,6 +207,8 @@ fn look(
     if config.transpositions == Transpositions::Off {
         findings.same(of("mean"), &stats.mean, &anew.mean);
         findings.same(of("proven value"), &stats.proven, &anew.proven);
+    } else if stats.proven.is_some() {
+        findings.same(of("proof"), true, anew.proven.is_some());
     }
     Ok(())
 }

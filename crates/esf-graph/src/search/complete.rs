@@ -1,10 +1,10 @@
 //! Outcomes of rollouts: checked, then counted along their path, once.
-//! Invariants: everything that may be refused is refused before anything is written; the rollout is what an
+//! Invariants: an outcome that is refused leaves nothing behind, alone or among others; the rollout is what an
 //! outcome is known by, so a repetition changes nothing; N and Q are recomputed by `esf_core::search::visit`,
 //! from the leaf up, in the transaction that accepts the rollout.
 
 use esf_core::digest::{RootId, StateId};
-use esf_core::id::EvaluationId;
+use esf_core::id::{EvaluationId, RolloutId};
 use esf_core::ops::search::{Complete, Completed, reject};
 use esf_core::ops::{Meta, Reject, Transition};
 use esf_core::record::{Evaluation, EventKind, Node};
@@ -20,7 +20,7 @@ use rusqlite::{Connection, params};
 use super::expand::{check, fits, held, load};
 use super::link::{Order, Same};
 use super::rows::{PositionRow, RolloutRow, Values};
-use super::select::{asks, insert_position};
+use super::select::{asks, insert_position, next_position};
 use super::session::{self, Session};
 use crate::error::{Error, Result};
 use crate::row::{Bytes, change, count, first, optional};
@@ -52,7 +52,6 @@ impl Graph {
             let mut answers = Vec::with_capacity(commands.len());
             for command in &commands {
                 match complete(db, &meta, command, &mut open, &mut transitions) {
-                    // These are refused before they write anything.
                     answer @ (Ok(_) | Err(Error::Rejected(_) | Error::NotFound { .. })) => {
                         answers.push(answer)
                     }
@@ -92,9 +91,11 @@ fn complete<'a>(
         *open = Some(Session::of_number(db, meta, row.search)?);
     }
     let session = open.as_mut().expect("it was opened");
-    let leaf = session.own_position(row.rollout.leaf)?;
-    let arrival = session.check(&row.rollout, &leaf, command)?;
-    let (rollout, position) = session.accept(row, leaf, command, arrival)?;
+    let (rollout, position) = session.whole_or_not(|session| {
+        let leaf = session.own_position(row.rollout.leaf)?;
+        let arrival = session.check(&row.rollout, &leaf, command)?;
+        session.accept(row, leaf, command, arrival)
+    })?;
     Ok(Completed { position: position.record(rollout.search_id), rollout, fresh: true })
 }
 
@@ -181,10 +182,28 @@ impl Session<'_> {
             }
         };
         fits(candidates, known.as_ref().map_or(0, |known| known.edge_count))?;
+        self.check_uncounted(rollout, known.as_ref(), evaluation)?;
         if value.is_none() && known.as_ref().is_none_or(|known| known.stats.values == 0) {
             return Err(reject::Reject::ValueMissing { rollout: rollout.rollout_id }.into());
         }
         Ok(Arrival { known, node, key, value, evaluation, terminal, order })
+    }
+
+    /// Refuses an evaluation that gave a value to the same position before: it is one measurement.
+    fn check_uncounted(
+        &self,
+        rollout: &Rollout,
+        known: Option<&PositionRow>,
+        evaluation: Option<EvaluationId>,
+    ) -> Result<()> {
+        let (Some(known), Some(id)) = (known, evaluation) else { return Ok(()) };
+        let values = params![id.bytes(), count(known.stats.number.0)?];
+        let by: Option<RolloutId> =
+            first(self.db, statements::ROLLOUT_OF_EVALUATION, values, |columns| columns.id())?;
+        match by {
+            Some(by) => Err(self.mismatch(rollout, evaluation, format!("{id} was counted before by {by}"))),
+            None => Ok(()),
+        }
     }
 
     fn check_numbers(&self, command: &Complete) -> Result<()> {
@@ -209,7 +228,12 @@ impl Session<'_> {
     }
 
     /// Checks that a node is what a rollout's action can have made.
-    fn check_child(&self, rollout: &Rollout, leaf: &PositionRow, node: Option<&Node>) -> Result<()> {
+    pub(super) fn check_child(
+        &self,
+        rollout: &Rollout,
+        leaf: &PositionRow,
+        node: Option<&Node>,
+    ) -> Result<()> {
         let Some(node) = node else { return Ok(()) };
         match node.status {
             NodeStatus::Draft => {
@@ -225,6 +249,15 @@ impl Session<'_> {
         }
         let (node, leaf) = (node.node_id, leaf.node_id);
         Err(reject::Reject::NotChild { rollout: rollout.rollout_id, node, leaf }.into())
+    }
+
+    /// Checks that a node is one that the action of a rollout in stage `visit` made, although nothing came of it.
+    pub(super) fn check_made(&self, rollout: &Rollout, leaf: &PositionRow, node: &Node) -> Result<()> {
+        if rollout.stage == Stage::Visit {
+            return self.check_child(rollout, leaf, Some(node));
+        }
+        let (rollout, node, leaf) = (rollout.rollout_id, node.node_id, leaf.node_id);
+        Err(reject::Reject::NotChild { rollout, node, leaf }.into())
     }
 
     /// The value of an outcome, and the evaluation it is from.
@@ -428,7 +461,8 @@ impl Session<'_> {
         };
         let edges: Vec<EdgeStats> = new.iter().map(|(candidate, _)| untried(candidate.prior)).collect();
         visit::recompute(self.config(), &mut row.stats, &edges);
-        row.stats.number = insert_position(self.db, &row)?;
+        row.stats.number = next_position(self.db)?;
+        insert_position(self.db, &row)?;
         self.insert_edges(&row, &new)?;
         self.row.search.positions += 1;
         Ok(row)
@@ -445,7 +479,11 @@ impl Session<'_> {
         leaf.stats.asking = Tree::position(self, leaf.stats.number)?.asking;
         if leaf.entry.is_none() {
             // Of the root nobody could say it before.
-            leaf.stats.to_move = command.to_move.unwrap_or(leaf.stats.to_move);
+            let mover = command.to_move.unwrap_or(leaf.stats.to_move);
+            if mover != leaf.stats.to_move {
+                self.judge(mover)?;
+            }
+            leaf.stats.to_move = mover;
             leaf.stats.terminal |= arrival.terminal;
         }
         self.value_known(leaf, command, &arrival)
@@ -458,6 +496,7 @@ impl Session<'_> {
         command: &Complete,
         arrival: &Arrival,
     ) -> Result<PositionRow> {
+        let before = row.stats.clone();
         if let Some(value) = &arrival.value {
             visit::accept_value(self.config(), &mut row.stats, value);
             row.evaluation_id = arrival.evaluation.or(row.evaluation_id);
@@ -467,6 +506,7 @@ impl Session<'_> {
             self.insert_edges(&row, &new)?;
         }
         self.with_edges(row.stats.number, |edges| visit::recompute(self.config(), &mut row.stats, edges))?;
+        self.note_lost(&before, &row.stats);
         self.write_position(&row)?;
         Ok(row)
     }
@@ -481,6 +521,10 @@ impl Session<'_> {
             }
             self.visit_edge(step.edge, &child)?;
             child = self.recompute(step.position)?.0;
+        }
+        if shared {
+            self.spread_lost()?;
+            child = Tree::position(self, child.number)?;
         }
         if !rollout.value.is_empty() {
             let worth = rules::worth(self.config(), child.to_move, &rollout.value);
@@ -500,12 +544,9 @@ impl Session<'_> {
         }
         let above = rollout.path.iter().rev().map(|step| step.position).filter(|at| *at != rollout.leaf);
         for number in std::iter::once(rollout.leaf).chain(above) {
-            let (position, changed) = self.recompute(number)?;
-            if changed {
-                self.tell_entries(&position)?;
-            }
+            self.renew(number)?;
         }
-        Ok(())
+        self.spread_lost()
     }
 }
 

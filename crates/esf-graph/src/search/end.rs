@@ -17,8 +17,8 @@ use super::rows::{self, RolloutRow};
 use super::select::asks;
 use super::session::Session;
 use crate::error::Result;
-use crate::row::{Bytes, change, count, every, json as text};
-use crate::{Graph, apply, statements};
+use crate::row::{Bytes, change, count, every, json as text, optional};
+use crate::{Graph, apply, load, statements};
 
 /// Why a rollout is void whose lease was over.
 pub(super) const LAPSED: &str = "its lease lapsed";
@@ -28,7 +28,8 @@ impl Graph {
     /// edge, which is closed by `rules::closes`. One that is void already is left as it is.
     ///
     /// # Errors
-    /// `NotFound`; `Rejected` with `RolloutEnded` when it was accepted.
+    /// `NotFound`; `Rejected` with `RolloutEnded` when it was accepted; with `NotSealed`, `Pruned` or `NotChild`
+    /// for a node that it cannot have made.
     pub fn void_rollout(&self, meta: &Meta, command: VoidRollout) -> Result<Rollout> {
         meta.check()?;
         let meta = meta.clone();
@@ -42,6 +43,12 @@ impl Graph {
                 RolloutStatus::Selected => {}
             }
             let mut session = Session::of_number(transaction.db, &meta, row.search)?;
+            let mut row = row;
+            if let Some(id) = command.node {
+                let leaf = session.own_position(row.rollout.leaf)?;
+                session.check_made(&row.rollout, &leaf, &load::node(transaction.db, id)?)?;
+                row.rollout.node_id = Some(id);
+            }
             let counts = rules::blames(command.class);
             let rollout = session.void(row, command.class, &command.reason, counts)?;
             let (_, transitions) = session.finish()?;
@@ -155,15 +162,25 @@ impl Session<'_> {
         }
         self.refresh(&rollout)?;
         let ended = self.row.search.accepted + self.row.search.void;
-        let values = params![class.map(FailureClass::as_str), reason, self.meta.now.0, count(ended)?, number];
+        let values = params![
+            class.map(FailureClass::as_str),
+            reason,
+            self.meta.now.0,
+            count(ended)?,
+            optional(rollout.node_id.as_ref()),
+            number
+        ];
         change(self.db, statements::VOID_ROLLOUT, values, "rollout")?;
         self.row.search.void += 1;
         rollout.status = RolloutStatus::Void;
         rollout.void = Some(Void { class, reason: reason.to_owned() });
         rollout.ended_at = Some(self.meta.now);
         let detail = json!({ "class": class, "reason": reason });
-        let void =
-            Transition { rollout_id: Some(rollout.rollout_id), ..Transition::new(EventKind::RolloutVoid) };
+        let void = Transition {
+            rollout_id: Some(rollout.rollout_id),
+            node_id: rollout.node_id,
+            ..Transition::new(EventKind::RolloutVoid)
+        };
         self.log(void.detail(detail));
         Ok(rollout)
     }

@@ -89,7 +89,11 @@ fn expand(db: &Connection, request: &Request<'_>, command: &Expand) -> Result<(D
     }
     check(&session, &command.candidates, command.to_move)?;
     let mut leaf = session.own_position(row.rollout.leaf)?;
-    leaf.stats.to_move = command.to_move.unwrap_or(leaf.stats.to_move);
+    let mover = command.to_move.unwrap_or(leaf.stats.to_move);
+    if leaf.entry.is_none() && mover != leaf.stats.to_move {
+        session.judge(mover)?;
+    }
+    leaf.stats.to_move = mover;
     fits(&command.candidates, leaf.edge_count)?;
     let new = session.new_edges(&mut leaf, &command.candidates)?;
     let added = u32::try_from(new.len()).expect("they fit");
@@ -108,6 +112,11 @@ fn expand(db: &Connection, request: &Request<'_>, command: &Expand) -> Result<(D
 
 /// Checks what a proposer says.
 pub(super) fn check(session: &Session<'_>, candidates: &Candidates, to_move: Option<u8>) -> Result<()> {
+    let (most, many) = (Expand::MAX_ACTIONS, candidates.actions.len());
+    if many > most {
+        let (expected, found) = (format!("at most {most} actions at once"), many.to_string());
+        return Err(Reject::BadArgument { argument: "actions", expected, found }.into());
+    }
     for candidate in &candidates.actions {
         if !(candidate.prior.is_finite() && candidate.prior >= 0.0) {
             let (expected, found) = ("a finite number of 0 or more".to_owned(), candidate.prior.to_string());

@@ -2,7 +2,7 @@
 //! greater than that of every position with an edge to it; an edge against the levels is followed up, and
 //! either levels are raised or it would close a cycle, in which case the states stay apart.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use esf_core::Digest;
 use esf_core::search::{EdgeNumber, PositionNumber};
@@ -20,6 +20,8 @@ pub(super) struct Order {
     pub(super) position: PositionNumber,
     pub(super) level: u32,
     pub(super) depth: u32,
+    /// Its depth before.
+    was: u32,
 }
 
 /// Whether a state has a position already.
@@ -56,16 +58,49 @@ impl Session<'_> {
         let number = count(known.stats.number.0)?;
         change(self.db, statements::INSERT_TRANSPOSITION, params![number, count(edge.0)?], "edge")?;
         change(self.db, statements::COUNT_ENTRY, [number], "position")?;
+        let mut nearer = BTreeSet::new();
         for order in order {
             self.forget(order.position);
             let values = params![order.depth, order.level, count(order.position.0)?];
             change(self.db, statements::RAISE_POSITION, values, "position")?;
             if order.position == known.stats.number {
                 (known.stats.depth, known.level) = (order.depth, order.level);
+            } else if order.depth < order.was {
+                nearer.insert((order.level, order.position));
             }
+        }
+        // What was too deep to be expanded may not be any more, and then is proven no longer. The position that
+        // is joined is its caller's to derive, after these.
+        while let Some((_, position)) = nearer.pop_last() {
+            self.renew(position)?;
         }
         known.entries += 1;
         Ok(known)
+    }
+
+    /// Derives a position anew, and what every edge to it keeps of it.
+    pub(super) fn renew(&self, number: PositionNumber) -> Result<()> {
+        let (position, changed) = self.recompute(number)?;
+        if changed { self.tell_entries(&position) } else { Ok(()) }
+    }
+
+    /// Derives anew what rests on a proof that is void, by whatever way it leads there. Other changes are left to
+    /// the next visit: they cost exactness, not soundness.
+    pub(super) fn spread_lost(&self) -> Result<()> {
+        let mut waiting: BTreeSet<(u32, PositionNumber)> = BTreeSet::new();
+        loop {
+            for lost in self.take_lost() {
+                let place = [count(lost.0)?];
+                let edges: Vec<u64> =
+                    every(self.db, statements::ENTRIES_OF_POSITION, place, |columns| columns.count())?;
+                for parent in edges.into_iter().map(|edge| rows::parent(EdgeNumber(edge))) {
+                    waiting.insert((stored(self.db, parent)?.level, parent));
+                }
+            }
+            // The deepest first: levels fall towards the root.
+            let Some((_, position)) = waiting.pop_last() else { return Ok(()) };
+            self.renew(position)?;
+        }
     }
 }
 
@@ -81,7 +116,7 @@ fn order(db: &Connection, from: &PositionRow, to: PositionNumber) -> Result<Opti
             Some(known) => *known,
             None => stored(db, position)?,
         };
-        let order = Order { position, level: known.level.max(level), depth: known.depth.min(depth) };
+        let order = Order { level: known.level.max(level), depth: known.depth.min(depth), ..known };
         if order == known {
             continue;
         }
@@ -98,7 +133,8 @@ fn order(db: &Connection, from: &PositionRow, to: PositionNumber) -> Result<Opti
 
 fn stored(db: &Connection, position: PositionNumber) -> Result<Order> {
     let read = |columns: &mut crate::row::Columns<'_>| {
-        Ok(Order { position, level: columns.take()?, depth: columns.take()? })
+        let (level, depth) = (columns.take()?, columns.take()?);
+        Ok(Order { position, level, depth, was: depth })
     };
     first(db, statements::ORDER_OF_POSITION, [count(position.0)?], read)?.ok_or_else(|| {
         Error::damaged(format!("an edge leads to position {}, which is not there", position.0))

@@ -78,6 +78,10 @@ fn plan(db: &Connection, search: &SearchRow, keep: Keep) -> Result<Plan> {
         }
         Ok(())
     })?;
+    // What a rollout made where the state had a position already, or before it came to nothing: none stands on it.
+    let made: Vec<NodeId> =
+        every(db, statements::NODES_OF_ROLLOUTS, [search.number], |columns| columns.id())?;
+    dropped.extend(made);
     dropped.retain(|node| !needed.contains(node));
     let (nodes, kept) = nodes(db, search, &dropped)?;
     let (edge_count, position_count) = (edges.len() as u64, positions.len() as u64);

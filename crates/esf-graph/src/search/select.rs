@@ -102,13 +102,16 @@ fn create(db: &Connection, request: &Request<'_>, command: CreateSearch) -> Resu
         meta.actor,
         meta.trace_id,
     ];
-    let number: i64 = inserted(db, statements::INSERT_SEARCH, values)?;
+    change(db, statements::INSERT_SEARCH, values, "search")?;
+    let mut session = Session::begin(db, meta, search_id)?;
+    let number = session.row.number;
     let key = position_key(&config, Some(&node), None);
     let mut root = PositionRow::unseen(number, None, 0);
     (root.node_id, root.key) = (Some(node.node_id), key);
-    let root = insert_position(db, &root)?;
-    change(db, statements::SET_SEARCH_ROOT, params![count(root.0)?, number], "search")?;
-    let mut session = Session::begin(db, meta, search_id)?;
+    root.stats.number = next_position(db)?;
+    insert_position(db, &root)?;
+    change(db, statements::SET_SEARCH_ROOT, params![count(root.stats.number.0)?, number], "search")?;
+    session.row.search.root = root.stats.number;
     session.row.search.positions = 1;
     let created = Transition {
         node_id: Some(node.node_id),
@@ -120,10 +123,11 @@ fn create(db: &Connection, request: &Request<'_>, command: CreateSearch) -> Resu
     Ok(Decision { reply: row.search, changes: Vec::new(), transitions })
 }
 
-/// Stores a position; gives its number.
-pub(super) fn insert_position(db: &Connection, row: &PositionRow) -> Result<PositionNumber> {
+/// Stores a position under a number that no other ever had.
+pub(super) fn insert_position(db: &Connection, row: &PositionRow) -> Result<()> {
     let stats = &row.stats;
     let values = params![
+        count(stats.number.0)?,
         row.search,
         row.entry.map(|edge| count(edge.0)).transpose()?,
         row.entries,
@@ -143,12 +147,13 @@ pub(super) fn insert_position(db: &Connection, row: &PositionRow) -> Result<Posi
         optional(row.key.as_ref()),
         optional(row.evaluation_id.as_ref()),
     ];
-    let number: i64 = inserted(db, statements::INSERT_POSITION, values)?;
-    Ok(PositionNumber(u64::try_from(number).map_err(|_| Error::damaged("a negative number"))?))
+    change(db, statements::INSERT_POSITION, values, "position")
 }
 
-fn inserted(db: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<i64> {
-    first(db, sql, params, |columns| columns.take())?.ok_or_else(|| Error::damaged("nothing was inserted"))
+/// The number of the next position. Positions are never deleted, so none is used twice.
+pub(super) fn next_position(db: &Connection) -> Result<PositionNumber> {
+    let last = first(db, statements::LAST_POSITION, [], |columns| columns.count())?.unwrap_or(0);
+    Ok(PositionNumber(last + 1))
 }
 
 /// What a descent came to, with the leaf it found.

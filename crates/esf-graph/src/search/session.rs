@@ -9,16 +9,17 @@ use esf_core::id::SearchId;
 use esf_core::ops::search::reject;
 use esf_core::ops::{Meta, Transition};
 use esf_core::record::EventKind;
+use esf_core::search::config::Objective;
 use esf_core::search::{
-    Config, EdgeNumber, EdgeStats, PositionNumber, PositionStats, Search, SearchStatus, Step, StopReason,
-    Tree, rules, visit,
+    Config, EdgeNumber, EdgeStats, Expansion, PositionNumber, PositionStats, Search, SearchStatus, Step,
+    StopReason, Tree, rules, visit,
 };
 use rusqlite::{Connection, params};
 use serde_json::json;
 
 use super::rows::{self, MOST_EDGES, PositionRow, SearchRow, Values};
 use crate::error::{Error, Result};
-use crate::row::{Bytes, change, count, every, first, optional};
+use crate::row::{Bytes, change, count, each, every, first, optional};
 use crate::statements;
 
 /// A search, being worked on.
@@ -32,6 +33,8 @@ pub(super) struct Session<'a> {
     /// What is to be logged.
     pub(super) transitions: Vec<Transition>,
     seen: RefCell<Seen>,
+    /// Positions that were proven and are not any more, whose parents do not know it yet.
+    lost: RefCell<Vec<PositionNumber>>,
 }
 
 /// What was read of positions and edges, with what was written since: it is as the database has it. A transaction
@@ -88,14 +91,19 @@ pub(super) fn edges(db: &Connection, number: PositionNumber) -> Result<Vec<EdgeS
 impl<'a> Session<'a> {
     /// Begins to work on the search `id`.
     pub(super) fn begin(db: &'a Connection, meta: &'a Meta, id: SearchId) -> Result<Self> {
-        Ok(Self { db, meta, row: search(db, id)?, transitions: Vec::new(), seen: RefCell::default() })
+        Ok(Self::on(db, meta, search(db, id)?))
     }
 
     /// Begins to work on the search with this number in the database.
     pub(super) fn of_number(db: &'a Connection, meta: &'a Meta, number: i64) -> Result<Self> {
         let row = first(db, statements::SEARCH_BY_NUMBER, [number], rows::search)?
             .ok_or_else(|| Error::damaged(format!("no search has the number {number}")))?;
-        Ok(Self { db, meta, row, transitions: Vec::new(), seen: RefCell::default() })
+        Ok(Self::on(db, meta, row))
+    }
+
+    fn on(db: &'a Connection, meta: &'a Meta, row: SearchRow) -> Self {
+        let (seen, lost) = (RefCell::default(), RefCell::default());
+        Self { db, meta, row, transitions: Vec::new(), seen, lost }
     }
 
     /// Writes the search's row; gives what is to be logged.
@@ -118,6 +126,26 @@ impl<'a> Session<'a> {
         let mut row = self.row;
         row.search.stats_rev += 1;
         Ok((row, self.transitions))
+    }
+
+    /// Does `work`; when it fails, nothing of it stays, here or in the database.
+    pub(super) fn whole_or_not<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let (row, logged) = (self.row.clone(), self.transitions.len());
+        self.db.prepare_cached("SAVEPOINT outcome")?.execute([])?;
+        let done = work(self);
+        if done.is_err() {
+            self.row = row;
+            self.transitions.truncate(logged);
+            *self.seen.borrow_mut() = Seen::default();
+            self.lost.borrow_mut().clear();
+            if self.db.is_autocommit() {
+                // A failing disk ended the whole transaction, and so this part of it.
+                return done;
+            }
+            self.db.prepare_cached("ROLLBACK TO outcome")?.execute([])?;
+        }
+        self.db.prepare_cached("RELEASE outcome")?.execute([])?;
+        done
     }
 
     /// The settings.
@@ -160,10 +188,29 @@ impl<'a> Session<'a> {
     /// Stops the search if its rules say so, by its root and the root's edges as they are now.
     pub(super) fn stop_if_enough(&mut self, root: &PositionStats, edges: &[EdgeStats]) {
         let row = &self.row;
-        let reason = rules::stop(&row.search.config, &row.search, root, edges, row.best, self.meta.now);
+        // Before the root's actions are known, nobody may have said whose choice they are.
+        let judged = !by_mover(self.config()) || root.terminal || root.expansion != Expansion::Unasked;
+        let best = row.best.filter(|_| judged);
+        let reason = rules::stop(&row.search.config, &row.search, root, edges, best, self.meta.now);
         if let Some(reason) = reason {
             self.stop(reason);
         }
+    }
+
+    /// Judges the accepted values anew: the root is the choice of `mover`.
+    pub(super) fn judge(&mut self, mover: u8) -> Result<()> {
+        if !by_mover(self.config()) {
+            return Ok(());
+        }
+        let mut best: Option<f64> = None;
+        each(self.db, statements::CHECK_VALUES, [self.row.number], |columns| {
+            columns.count()?;
+            let worth = rules::worth(self.config(), mover, &columns.values()?);
+            best = Some(best.map_or(worth, |best| best.max(worth)));
+            Ok(())
+        })?;
+        self.row.best = best;
+        Ok(())
     }
 
     /// Adds `by` to the visits in flight of the edges of `steps`.
@@ -216,10 +263,23 @@ impl<'a> Session<'a> {
         let before = position.clone();
         self.with_edges(number, |edges| visit::recompute(self.config(), &mut position, edges))?;
         let changed = position != before;
+        self.note_lost(&before, &position);
         if changed {
             self.write_stats(&position)?;
         }
         Ok((position, changed))
+    }
+
+    /// Notes it when a position was proven before and is not now.
+    pub(super) fn note_lost(&self, before: &PositionStats, now: &PositionStats) {
+        if before.proven.is_some() && now.proven.is_none() {
+            self.lost.borrow_mut().push(now.number);
+        }
+    }
+
+    /// What was noted so since it was asked for last.
+    pub(super) fn take_lost(&self) -> Vec<PositionNumber> {
+        self.lost.take()
     }
 
     /// Shows the edges of a position to `see`.
@@ -329,6 +389,11 @@ impl Tree for Session<'_> {
     }
 }
 
+/// Whether what a value is worth depends on whose choice it is.
+fn by_mover(config: &Config) -> bool {
+    config.values > 1 && config.objective == Objective::Mover
+}
+
 /// What an edge keeps of the position it leads to.
 fn keep(edge: &mut EdgeStats, child: &PositionStats) {
     edge.child_visits = child.visits;
@@ -352,4 +417,37 @@ pub(super) fn line(db: &Connection, search: i64, number: PositionNumber) -> Resu
     }
     steps.reverse();
     Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use esf_core::search::StopReason;
+
+    use super::Session;
+    use crate::error::Error;
+    use crate::tests::meta;
+    use crate::tests::search::{Searching, plain};
+
+    #[test]
+    fn what_fails_half_way_leaves_nothing() {
+        let (searching, ticket) = Searching::begun(plain());
+        let (id, path) = (searching.id(), ticket.rollout.path.clone());
+        let before = searching.now();
+        let work = searching.graph().inner.writer.run(move |transaction| {
+            let meta = meta();
+            let mut session = Session::begin(transaction.db, &meta, id)?;
+            let failed: Result<(), Error> = session.whole_or_not(|session| {
+                session.hold(&path, 1)?;
+                session.row.search.accepted += 1;
+                session.stop(StopReason::User);
+                Err(Error::not_found("something", 1))
+            });
+            assert!(failed.is_err() && session.transitions.is_empty());
+            session.finish().map(|_| ())
+        });
+        work.expect("the rest is committed");
+        let after = searching.now();
+        assert_eq!((after.accepted, after.status), (before.accepted, before.status));
+        searching.sound();
+    }
 }

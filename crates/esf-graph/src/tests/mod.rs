@@ -8,7 +8,7 @@ mod prune;
 mod races;
 mod reads;
 mod schema;
-mod search;
+pub(crate) mod search;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

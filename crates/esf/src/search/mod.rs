@@ -213,7 +213,7 @@ fn void(context: &Context, arguments: &args::SearchVoid) -> Result<Reply, Proble
     let class = arguments.class.as_ref().map(class).transpose()?;
     let store = context.open()?;
     let rollout = rollout(&store, &arguments.rollout)?;
-    let command = VoidRollout { rollout, class, reason: arguments.reason.clone() };
+    let command = VoidRollout { rollout, class, reason: arguments.reason.clone(), node: None };
     let rollout = store.graph().void_rollout(&context.meta("")?, command).map_err(refused)?;
     Ok(Reply {
         table: show::rollout(&rollout),

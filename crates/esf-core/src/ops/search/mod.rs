@@ -62,10 +62,15 @@ pub struct Selection {
 pub struct Expand {
     /// The rollout.
     pub rollout: RolloutId,
-    /// The actions.
+    /// The actions: at most [`Expand::MAX_ACTIONS`].
     pub candidates: Candidates,
     /// Whose choice it is there; as it was when absent.
     pub to_move: Option<u8>,
+}
+
+impl Expand {
+    /// The most actions that may be said at once.
+    pub const MAX_ACTIONS: usize = 10_000;
 }
 
 /// What became of an expansion.
@@ -101,7 +106,8 @@ pub struct Complete {
     /// How much what follows the action counts, 0 to 1; as the search says when absent.
     #[serde(default)]
     pub discount: Option<f64>,
-    /// Whether it ends there.
+    /// Whether it ends there. That is the controller's claim, in a search with an evaluator as well: it can end a
+    /// line of play, not raise its value, which is the evaluation's.
     #[serde(default)]
     pub terminal: bool,
     /// Whose choice it is there; 0 when absent.
@@ -110,7 +116,7 @@ pub struct Complete {
     /// What equal states have in common, where the caller keeps them.
     #[serde(default)]
     pub key: Option<String>,
-    /// What actions there are, when that is known at once.
+    /// What actions there are, when that is known at once; at most [`Expand::MAX_ACTIONS`].
     #[serde(default)]
     pub candidates: Option<Candidates>,
     /// What it cost, in the caller's unit.
@@ -162,6 +168,9 @@ pub struct VoidRollout {
     pub class: Option<FailureClass>,
     /// In words.
     pub reason: String,
+    /// The sealed node that its action made all the same, in stage `visit`: a prune of the search names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
 }
 
 /// What a heartbeat brings.
@@ -218,7 +227,8 @@ pub struct PrunedSearch {
     pub edges: u64,
     /// Positions that cannot be reached any more.
     pub positions: u64,
-    /// Nodes that only they had, deepest first: to be pruned from the graph next.
+    /// Nodes that only they had, or that rollouts made and no position has, deepest first: to be pruned from the
+    /// graph next. Each prune names them until they are gone.
     pub nodes: Vec<NodeId>,
     /// Nodes of theirs that something else needs.
     pub kept: Vec<KeptNode>,

@@ -69,7 +69,7 @@ CREATE TABLE edges (
     discount       REAL NOT NULL,
     visits         INTEGER NOT NULL,
     in_flight      INTEGER NOT NULL CHECK (in_flight >= 0),
-    status         TEXT NOT NULL CHECK (status IN ('open', 'closed', 'pruned')),
+    status         TEXT NOT NULL CHECK (status IN ('open', 'closed', 'lost', 'pruned')),
     failures       INTEGER NOT NULL,
     closed_because TEXT,
     child_visits   INTEGER NOT NULL, -- of the child, as the three below it: kept equal
@@ -122,6 +122,7 @@ CREATE TABLE rollouts (
     CHECK ((status = 'accepted') = (reached IS NOT NULL)),
     CHECK ((status = 'void') = (void_reason IS NOT NULL))
 ) STRICT;
+CREATE INDEX rollouts_of_evaluation ON rollouts (evaluation_id) WHERE evaluation_id IS NOT NULL;
 CREATE INDEX rollouts_held ON rollouts (search, boot_id, expires_at) WHERE status = 'selected';
 
 ALTER TABLE events ADD COLUMN search_id BLOB;

@@ -100,7 +100,7 @@ impl Searching {
     }
 
     pub(crate) fn void(&self, rollout: RolloutId, class: Option<FailureClass>) -> esf_core::search::Rollout {
-        let command = VoidRollout { rollout, class, reason: "no reason".to_owned() };
+        let command = VoidRollout { rollout, class, reason: "no reason".to_owned(), node: None };
         self.graph().void_rollout(&meta(), command).expect("void")
     }
 

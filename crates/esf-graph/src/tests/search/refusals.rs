@@ -102,7 +102,8 @@ fn a_rollout_that_has_ended_or_waits_for_something_else_says_so() {
     searching.value(id, 0.5).expect("value");
     refuse(&searching, valued(id, 0.25), "rollout_ended");
     assert_eq!(code(&searching.graph().expand(&meta(), expand(id)).expect_err("ended")), "rollout_ended");
-    let void = esf_core::ops::search::VoidRollout { rollout: id, class: None, reason: "x".to_owned() };
+    let void =
+        esf_core::ops::search::VoidRollout { rollout: id, class: None, reason: "x".to_owned(), node: None };
     assert_eq!(code(&searching.graph().void_rollout(&meta(), void).expect_err("ended")), "rollout_ended");
     let second = searching.one().rollout.rollout_id;
     let first = searching.void(second, Some(FailureClass::Cancelled));
@@ -261,4 +262,64 @@ fn what_does_not_count_is_no_value() {
     refuse(&searching, command, "evaluation_mismatch");
     let text = json!({ "rollout_id": root, "value": [1.0], "valeu": 2 });
     assert!(serde_json::from_value::<Complete>(text).is_err(), "a slip of the pen is not left out");
+}
+
+#[test]
+fn an_outcome_with_too_many_actions_is_refused_whole() {
+    let (searching, ticket) = Searching::begun(plain());
+    let id = ticket.rollout.rollout_id;
+    let names: Vec<String> = (0..=Expand::MAX_ACTIONS).map(|number| number.to_string()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let many = |names: &[&str]| Complete { candidates: Some(actions(names)), ..valued(id, 0.5) };
+    refuse(&searching, many(&names), "bad_argument");
+    let done = searching.graph().complete(&meta(), many(&names[1..])).expect("as many as may be");
+    assert_eq!(searching.now().edges, 3 + Expand::MAX_ACTIONS as u64);
+    assert_eq!(done.position.stats.visits, 1);
+    searching.sound();
+}
+
+#[test]
+fn an_evaluation_counts_once_at_a_position() {
+    let digest = Digest::of(b"evaluator");
+    let searching = Searching::trusting(Config { evaluator: Some(digest), max_depth: Some(1), ..plain() });
+    let by = |rollout, evaluation: &Evaluation| Complete {
+        evaluation: Some(evaluation.evaluation_id),
+        ..Complete::of(rollout)
+    };
+    let of_root = evaluate(&searching, searching.root, digest, Verdict::pass(), 0.1);
+    let first = searching.one().rollout.rollout_id;
+    searching.graph().complete(&meta(), by(first, &of_root)).expect("root");
+    let visit = searching.expand(searching.one().rollout.rollout_id, &["a"]).ticket.rollout.rollout_id;
+    let node = searching.fixture.sealed(searching.root, "child").node.node_id;
+    let lucky = evaluate(&searching, node, digest, Verdict::pass(), 0.75);
+    let command = Complete { node: Some(node), ..by(visit, &lucky) };
+    searching.graph().complete(&meta(), command.clone()).expect("child");
+    let again = searching.one().rollout.rollout_id;
+    refuse(&searching, by(again, &lucky), "evaluation_mismatch");
+    let error = searching.graph().complete(&meta(), by(again, &lucky)).expect_err("counted");
+    let found = format!("{} was counted before by {visit}", lucky.evaluation_id);
+    assert_eq!(error.problem().found, Some(found));
+    assert!(!searching.graph().complete(&meta(), command).expect("a repetition").fresh);
+    let other = evaluate(&searching, node, digest, Verdict::pass(), 0.25);
+    let done = searching.graph().complete(&meta(), by(again, &other)).expect("another measurement");
+    assert_eq!(done.position.stats.value, [0.5]);
+    searching.sound();
+}
+
+#[test]
+fn a_reward_is_that_of_whose_choice_the_root_is() {
+    let stop = esf_core::search::config::Stop { reward: Some(1.0), ..Default::default() };
+    let searching = Searching::new(Config { values: 2, stop, ..plain() });
+    let of = |rollout, value: [f64; 2]| Complete { value: Some(value.to_vec()), ..Complete::of(rollout) };
+    let first = searching.one().rollout.rollout_id;
+    searching.graph().complete(&meta(), of(first, [1.0, -1.0])).expect("root");
+    assert_eq!(searching.now().status, SearchStatus::Open, "nobody has said who chooses");
+    let asks = searching.one().rollout.rollout_id;
+    let command = Expand { rollout: asks, candidates: actions(&["a", "b"]), to_move: Some(1) };
+    let visit = searching.graph().expand(&meta(), command).expect("expand").ticket.rollout.rollout_id;
+    searching.sound();
+    assert_eq!(searching.select(1).stopped, None, "it was the other's reward");
+    searching.graph().complete(&meta(), of(visit, [-1.0, 1.0])).expect("child");
+    assert_eq!(searching.now().stopped, Some(StopReason::Reward));
+    searching.sound();
 }

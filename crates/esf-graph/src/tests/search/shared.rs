@@ -1,8 +1,9 @@
 //! Equal states as one position: nothing goes in a circle, and visits are those of edges.
 
+use esf_core::ops::prune::Prune;
 use esf_core::ops::search::Complete;
-use esf_core::search::config::Transpositions;
-use esf_core::search::{Config, Position, RolloutStatus, Ticket};
+use esf_core::search::config::{LeafValue, Solve, Stop, Transpositions};
+use esf_core::search::{Config, Position, RolloutStatus, StopReason, Ticket};
 
 use super::{Searching, actions, plain, valued};
 use crate::tests::{code, meta};
@@ -18,6 +19,18 @@ fn shared() -> Config {
 impl Searching {
     /// Takes the action `name` at `at`, to the state `key`.
     fn take(&self, at: &Position, name: &str, key: &str, value: Option<f64>) -> crate::Result<Position> {
+        self.take_to(at, name, key, value, &["x", "y", "back"])
+    }
+
+    /// Takes the action `name` at `at`, to the state `key` with the actions `names`.
+    fn take_to(
+        &self,
+        at: &Position,
+        name: &str,
+        key: &str,
+        value: Option<f64>,
+        names: &[&str],
+    ) -> crate::Result<Position> {
         let edges = self.graph().edges_of(at.stats.number)?;
         let edge = edges.iter().find(|edge| edge.action == name).expect("an action").stats.number;
         let selection = self.graph().select(
@@ -29,7 +42,7 @@ impl Searching {
         let command = Complete {
             key: Some(key.to_owned()),
             value: value.map(|value| vec![value]),
-            candidates: Some(actions(&["x", "y", "back"])),
+            candidates: Some(actions(names)),
             ..Complete::of(id)
         };
         Ok(self.graph().complete(&meta(), command)?.position)
@@ -142,5 +155,124 @@ fn nodes_of_one_root_are_one_position() {
     let rollouts = searching.graph().rollouts(searching.id(), 0, 10).expect("rollouts");
     let made: Vec<_> = rollouts.iter().filter_map(|rollout| rollout.node_id).collect();
     assert_eq!(made, nodes, "each rollout keeps the node it made");
+    searching.sound();
+}
+
+/// The root leads over a and b to X, whose action c leads to Y, where nothing may be tried any more.
+fn deep() -> (Searching, [Position; 4]) {
+    let searching = Searching::new(Config {
+        leaf_value: LeafValue::First,
+        solve: Solve::Full,
+        best_value: Some(1.0),
+        max_depth: Some(3),
+        stop: Stop { reward: Some(1.0), ..Stop::default() },
+        ..shared()
+    });
+    let root = searching.root_with(&["a", "d"]);
+    let a = searching.take_to(&root, "a", "A", Some(0.1), &["b"]).expect("A");
+    let x = searching.take_to(&a, "b", "X", Some(0.1), &["c"]).expect("X");
+    let y = searching.take_to(&x, "c", "Y", Some(0.2), &["w"]).expect("Y");
+    (searching, [root, a, x, y])
+}
+
+#[test]
+fn a_proof_by_depth_ends_when_a_shorter_way_is_found() {
+    let (searching, line) = deep();
+    let proven = || {
+        let read =
+            |at: &Position| searching.graph().position(at.stats.number).expect("position").stats.proven;
+        line.each_ref().map(|at| read(at).is_some())
+    };
+    assert_eq!(proven(), [false, true, true, true]);
+    searching.take_to(&line[0], "d", "X", None, &[]).expect("the shorter way");
+    assert_eq!(proven(), [false; 4], "A, too, to which no rollout came");
+    searching.sound();
+    let ticket = searching.one();
+    let visit = match ticket.rollout.stage {
+        esf_core::search::Stage::Expand => searching.expand(ticket.rollout.rollout_id, &["w"]).ticket,
+        _ => ticket,
+    };
+    assert_eq!(visit.action, Some(serde_json::json!("w")));
+    let win = Complete { terminal: true, ..keyed(&visit, "WIN", 1.0) };
+    searching.graph().complete(&meta(), win).expect("the win");
+    assert_eq!(searching.now().stopped, Some(StopReason::Reward));
+    assert_eq!(searching.graph().position(line[2].stats.number).expect("X").stats.proven, Some(vec![1.0]));
+    searching.sound();
+}
+
+#[test]
+fn a_proof_that_is_none_is_found() {
+    let (searching, line) = deep();
+    let db = rusqlite::Connection::open(&searching.fixture.path).expect("open");
+    let change = "UPDATE positions SET proven = 0.5 WHERE number = $1";
+    db.execute(change, [line[0].stats.number.0 as i64]).expect("damage");
+    let findings = searching.graph().check_search(searching.id()).expect("check");
+    assert!(findings.iter().any(|found| found.contains("proof of position")), "{findings:?}");
+}
+
+#[test]
+fn a_state_whose_node_was_pruned_gets_a_position_that_lives() {
+    let config = Config { transpositions: Transpositions::Root, evaluate_root: false, ..plain() };
+    let searching = Searching::new(config);
+    searching.root_with(&["x", "y"]);
+    let [one, two] = ["one", "two"].map(|_| searching.fixture.sealed(searching.root, "tree").node.node_id);
+    let reach = |node| {
+        let command = Complete { node: Some(node), ..valued(searching.one().rollout.rollout_id, 0.5) };
+        searching.graph().complete(&meta(), command).expect("a child").position
+    };
+    let first = reach(one);
+    searching.graph().stop_search(&meta(), searching.id()).expect("stop");
+    let gone = Prune { node: one, discard: false, unsealed: Default::default() };
+    searching.graph().prune(&meta(), gone).expect("prune");
+    let budget = esf_core::ops::search::BudgetSearch { search: searching.id(), budget: Default::default() };
+    searching.graph().budget_search(&meta(), budget).expect("open");
+    let second = reach(two);
+    assert_ne!(second.stats.number, first.stats.number);
+    assert_eq!(second.node_id, Some(two));
+    assert_eq!(searching.one().leaf_node_id, Some(two), "it is gone on with");
+    searching.sound();
+}
+
+#[test]
+fn what_no_position_stands_on_is_named_by_a_prune() {
+    let config = Config { transpositions: Transpositions::Root, evaluate_root: false, ..plain() };
+    let searching = Searching::new(config);
+    searching.root_with(&["x", "y", "z"]);
+    let seal = |name: &str| searching.fixture.sealed(searching.root, name).node.node_id;
+    let (one, two, failed, stranger) = (seal("tree"), seal("tree"), seal("other"), seal("stranger"));
+    let below = searching.fixture.sealed(stranger, "below").node.node_id;
+    for node in [one, two] {
+        let command = Complete { node: Some(node), ..valued(searching.one().rollout.rollout_id, 0.5) };
+        searching.graph().complete(&meta(), command).expect("a child");
+    }
+    let void = |node| esf_core::ops::search::VoidRollout {
+        rollout: searching.one().rollout.rollout_id,
+        class: Some(esf_core::FailureClass::UserExit),
+        reason: "no verdict".to_owned(),
+        node: Some(node),
+    };
+    let mut command = void(below);
+    let refused = searching.graph().void_rollout(&meta(), command.clone()).expect_err("not of its leaf");
+    assert_eq!(code(&refused), "not_child");
+    command.node = Some(failed);
+    let done = searching.graph().void_rollout(&meta(), command).expect("void");
+    assert_eq!(done.node_id, Some(failed));
+    let prune = |dry_run| esf_core::ops::search::PruneSearch {
+        search: searching.id(),
+        keep: esf_core::ops::search::Keep { best: 1, frontier: true },
+        dry_run,
+    };
+    for dry_run in [true, false, false] {
+        let mut nodes = searching.graph().prune_search(&meta(), prune(dry_run)).expect("prune").nodes;
+        nodes.sort();
+        let mut expected = vec![two, failed];
+        expected.sort();
+        assert_eq!(nodes, expected, "until they are gone");
+    }
+    for node in [two, failed] {
+        let gone = Prune { node, discard: false, unsealed: Default::default() };
+        searching.graph().prune(&meta(), gone).expect("prune");
+    }
+    assert_eq!(searching.graph().prune_search(&meta(), prune(false)).expect("prune").nodes, []);
     searching.sound();
 }

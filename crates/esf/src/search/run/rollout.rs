@@ -133,7 +133,7 @@ impl<'a> Carrier<'a> {
             }
         }
         let meta = self.context.meta("void")?;
-        let command = VoidRollout { rollout, class, reason };
+        let command = VoidRollout { rollout, class, reason, node: None };
         self.crew.store.graph().void_rollout(&meta, command).map_err(|error| error.problem())?;
         Ok(Ended::Void)
     }
