@@ -93,6 +93,22 @@ pub enum BadAnswer {
         /// How many there are.
         found: usize,
     },
+    /// A player that the search does not have.
+    #[error("expected to_move less than {values}, the number of `values` of the search, found {found}")]
+    ToMove {
+        /// How many values the search has.
+        values: u8,
+        /// What was said.
+        found: u8,
+    },
+    /// An answer to what is not asked, again.
+    #[error("expected answers to open questions, found {found} others, the last to question {id}")]
+    Stray {
+        /// How many.
+        found: u32,
+        /// The last one's.
+        id: u64,
+    },
     /// A prior that is no likelihood.
     #[error("expected a finite prior that is not negative, found {found} for the action at {index}")]
     Prior {

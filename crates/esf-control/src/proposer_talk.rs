@@ -17,7 +17,12 @@ pub struct Limits {
     pub tries: u32,
     /// The most actions in an answer.
     pub most_actions: usize,
+    /// The values of the search: `to_move` is less than that.
+    pub values: u8,
 }
+
+/// How many answers to nothing that is asked are let pass, one after the other.
+const STRAYS: u32 = 8;
 
 /// How a question came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +93,8 @@ pub struct Conversation {
     running: bool,
     /// Whether the running process has answered anything.
     useful: bool,
+    /// How much it has said since that was of no use, and asked by nobody.
+    strays: u32,
     /// When it last answered or was asked while nothing was open, in the caller's milliseconds.
     heard_at: u64,
 }
@@ -95,7 +102,15 @@ pub struct Conversation {
 impl Conversation {
     /// A conversation that has not begun; its process is started with the first question.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, open: BTreeMap::new(), next_id: 1, running: false, useful: false, heard_at: 0 }
+        Self {
+            limits,
+            open: BTreeMap::new(),
+            next_id: 1,
+            running: false,
+            useful: false,
+            strays: 0,
+            heard_at: 0,
+        }
     }
 
     /// Asks; the question's id is given, and what is to be done.
@@ -117,11 +132,23 @@ impl Conversation {
             Ok(answer) => answer,
             Err(bad) => return self.broke(now, FaultKind::BadAnswer, bad.to_string()),
         };
+        let values = self.limits.values;
+        if let Ok(Offer { to_move: Some(found), .. }) = answer.offer
+            && found >= values
+        {
+            return self.broke(now, FaultKind::BadAnswer, BadAnswer::ToMove { values, found }.to_string());
+        }
         let Entry::Occupied(open) = self.open.entry(answer.id) else {
             let id = answer.id;
+            self.strays += 1;
+            if self.strays > STRAYS {
+                let bad = BadAnswer::Stray { found: self.strays, id };
+                return self.broke(now, FaultKind::BadAnswer, bad.to_string());
+            }
             return vec![Act::Warn(format!("an answer to question {id}, which is not open, is ignored"))];
         };
         self.heard_at = now;
+        self.strays = 0;
         match answer.offer {
             Ok(offer) => {
                 open.remove();
@@ -167,6 +194,12 @@ impl Conversation {
     /// the process was started, and what is open is asked of a new one.
     fn broke(&mut self, now: u64, kind: FaultKind, detail: String) -> Vec<Act> {
         if self.open.is_empty() {
+            self.strays += 1;
+            if self.strays > STRAYS {
+                // It is started again with the next question.
+                self.running = false;
+                return vec![Act::Warn(format!("ended, since it talks unasked: {detail}")), Act::Stop];
+            }
             return vec![Act::Warn(format!("ignored, since nothing was asked: {detail}"))];
         }
         let oldest = self.open.keys().next().copied();
@@ -197,6 +230,7 @@ impl Conversation {
             return vec![Act::Stop];
         }
         self.useful = false;
+        self.strays = 0;
         self.heard_at = now;
         let asked = self.open.values().map(|open| Act::Send(encode(&open.question)));
         std::iter::once(Act::Start).chain(asked).collect()
@@ -210,7 +244,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    const LIMITS: Limits = Limits { timeout_ms: 100, tries: 3, most_actions: 10 };
+    const LIMITS: Limits = Limits { timeout_ms: 100, tries: 3, most_actions: 10, values: 2 };
 
     fn question() -> Question {
         Question {
@@ -302,6 +336,31 @@ mod tests {
             assert!(failed(&acts).is_empty() && sends(&acts) == 1 && !acts.contains(&Act::Start), "{acts:?}");
         }
         assert_eq!(failed(&talk.heard(1, Ok(no.as_bytes()))), [(id, FaultKind::Refused)]);
+    }
+
+    #[test]
+    fn one_that_answers_what_nobody_asked_or_for_nobody_is_broken() {
+        let mut talk = Conversation::new(LIMITS);
+        let stray = br#"{"id":99,"actions":[]}"#;
+        let (id, _) = talk.ask(0, question());
+        for _ in 0..LIMITS.tries - 1 {
+            for _ in 0..STRAYS {
+                assert!(matches!(talk.heard(1, Ok(stray))[..], [Act::Warn(_)]));
+            }
+            assert!(talk.heard(1, Ok(stray)).contains(&Act::Start));
+        }
+        let nobody = format!(r#"{{"id":{id},"actions":[],"to_move":2}}"#);
+        let acts = talk.heard(1, Ok(nobody.as_bytes()));
+        assert_eq!(failed(&acts), [(id, FaultKind::BadAnswer)]);
+        assert!(format!("{acts:?}").contains("to_move less than 2"), "{acts:?}");
+
+        let mut talk = Conversation::new(LIMITS);
+        let (id, _) = talk.ask(0, question());
+        let answer = format!(r#"{{"id":{id},"actions":[],"to_move":1}}"#);
+        assert!(matches!(talk.heard(1, Ok(answer.as_bytes()))[..], [Act::Offered(..)]));
+        let stopped = (0..=STRAYS).filter(|_| talk.heard(1, Ok(stray)).contains(&Act::Stop)).count();
+        assert_eq!(stopped, 1, "a flood with nothing open ends it");
+        assert_eq!(talk.ask(2, question()).1[0], Act::Start);
     }
 
     proptest! {

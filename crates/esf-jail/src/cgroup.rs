@@ -242,8 +242,16 @@ impl ExecGroup {
         is_empty(&self.events)
     }
 
+    /// Opens the file of events for itself: the kernel notes per open file what was read, so of several threads
+    /// that wait on one the first would take the others' notice away.
     pub(crate) fn wait_empty(&self, patience: Duration) -> io::Result<bool> {
-        wait_empty(&self.events, patience)
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.directory, "cgroup.events", flags, Mode::empty()) {
+            Ok(events) => wait_empty(&events, patience),
+            // The group was removed, which only an empty one can be.
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(crate) fn remove(self, jail: &OwnedFd) -> io::Result<()> {

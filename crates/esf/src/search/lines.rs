@@ -43,7 +43,7 @@ pub(super) fn best_position(store: &Store, search: &Search) -> Result<Option<Bes
     };
     let line = graph.line_to(position.stats.number).map_err(|error| error.problem())?;
     Ok(Some(BestPosition {
-        reward: reward(search, &position),
+        reward: reward(search, to_move(store, search)?, &position),
         names: line.iter().map(edge_name).collect(),
         actions: line.into_iter().map(|edge| edge.action).collect(),
         position,
@@ -53,11 +53,18 @@ pub(super) fn best_position(store: &Store, search: &Search) -> Result<Option<Bes
 /// The best value that any position has; looks at all of them.
 pub(super) fn best_reward(store: &Store, search: &Search) -> Result<Option<f64>, Problem> {
     let top = store.graph().top_positions(search.search_id, 1).map_err(|error| error.problem())?;
-    Ok(top.first().filter(|top| !top.stats.value.is_empty()).map(|top| reward(search, top)))
+    let Some(top) = top.first().filter(|top| !top.stats.value.is_empty()) else { return Ok(None) };
+    Ok(Some(reward(search, to_move(store, search)?, top)))
 }
 
-pub(super) fn reward(search: &Search, position: &Position) -> f64 {
-    rules::worth(&search.config, 0, &position.stats.value)
+/// Whose choice it is at the root.
+pub(super) fn to_move(store: &Store, search: &Search) -> Result<u8, Problem> {
+    let root = store.graph().position(search.root).map_err(|error| error.problem())?;
+    Ok(root.stats.to_move)
+}
+
+fn reward(search: &Search, to_move: u8, position: &Position) -> f64 {
+    rules::worth(&search.config, to_move, &position.stats.value)
 }
 
 /// A number as people read it.

@@ -182,8 +182,14 @@ fn bad_proposers_end_the_run_with_their_fault_and_the_search_stays() {
                 "read line; while true; do echo \"{}\"; sleep 0.05; done",
                 answer.replace(":1,", ":99,")
             ),
-            "proposer_timeout",
+            "proposer_bad_answer",
         ),
+        (
+            "nobody",
+            &format!("read line; echo \"{}\"; sleep 600", answer.replace("]}}]", "]}}],\\\"to_move\\\":1")),
+            "proposer_bad_answer",
+        ),
+        ("flood", &format!("read line; yes \"{}\"", answer.replace(":1,", ":99,")), "proposer_bad_answer"),
         (
             "refuses",
             "while read -r line; do echo \"$line\" | sed 's/^{\"id\":\\([0-9]*\\).*/{\"id\":\\1,\"error\":\"no model\"}/'; done",
@@ -198,10 +204,22 @@ fn bad_proposers_end_the_run_with_their_fault_and_the_search_stays() {
         assert!(refused.text().len() < 2000, "{name}: what is quoted is bounded");
         assert!(begun.elapsed() < Duration::from_secs(20), "{name}");
         assert_eq!(running(&["sleep", "600"]), 0, "{name}: nothing of it is left");
+        let held = puzzle.lab.json(["search", "ls"])["searches"].clone();
+        let of = |search: &Value, field: &str| search[field].as_u64().unwrap();
+        for search in held.as_array().unwrap() {
+            assert_eq!(
+                of(search, "selected"),
+                of(search, "accepted") + of(search, "void"),
+                "{name}: {search}"
+            );
+        }
     }
+    let searches = || puzzle.lab.json(["search", "ls"])["searches"].as_array().unwrap().len();
+    let before = searches();
     // A proposer that cannot be started at all.
     let settings = puzzle.settings(SEARCH, "proposer = [\"./nothing\"]");
-    assert_eq!(refusal(&puzzle.run("g", &settings)).unwrap().code(), "proposer_died");
+    assert_eq!(refusal(&puzzle.run("g", &settings)).unwrap().code(), "proposer_not_found");
+    assert_eq!(searches(), before, "nothing is made for it");
     // Each left a search that another proposer can take to its end.
     let search = puzzle.only_search().unwrap();
     let settings = puzzle.settings(&format!("{SEARCH}budget = {{ rollouts = 5 }}"), "");
@@ -221,6 +239,64 @@ fn a_killed_driver_leaves_no_proposer_behind() {
     wait_until("the proposer hangs", || running(&["sleep", "601"]) == 1);
     drop(driver);
     wait_until("it is gone", || running(&["sleep", "601"]) == 0);
+}
+
+/// An evaluator that always breaks, at the root or where a leaf is visited again, ends the run.
+#[test]
+fn an_evaluator_that_always_breaks_ends_the_run() {
+    needs_root!();
+    let puzzle = Puzzle::new();
+    for (evaluator, search) in [
+        ("exit 1".to_owned(), "budget = { rollouts = 20 }"),
+        // Only the root can be judged.
+        (
+            format!("[ \"$(cat digits)\" = 000 ] || exit 3\n{SCORE}"),
+            "max_depth = 1\nedge_retries = 0\nbudget = { rollouts = 20 }",
+        ),
+    ] {
+        puzzle.file("own/score.sh", &evaluator);
+        let settings = puzzle.settings(search, "parallel = 2");
+        let begun = Instant::now();
+        let refused = refusal(&puzzle.run("g", &settings)).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert_eq!(refused.exit, 125, "{refused:?}");
+        let expected = if evaluator == "exit 1" { "evaluator_failed" } else { "nothing_found" };
+        assert_eq!(refused.code(), expected, "{refused:?}");
+        if expected == "evaluator_failed" {
+            let remedy = refused.error["remediation"].as_str().unwrap();
+            assert!(remedy.contains(&format!("esf evaluate {} --evaluator", puzzle.node)), "{refused:?}");
+        } else {
+            assert!(refused.text().contains("of 9 actions failed with"), "{refused:?}");
+        }
+    }
+    for search in puzzle.lab.json(["search", "ls"])["searches"].as_array().unwrap() {
+        let tree = puzzle.tree(&id(search, "search_id"));
+        assert_eq!(tree["in_flight"], json!([]), "nothing stays held");
+        assert!(search["void"].as_u64().unwrap() <= 20, "{search}");
+    }
+}
+
+/// Where nothing can be found the run says so.
+#[test]
+fn a_search_that_finds_nothing_fails_and_says_why() {
+    needs_root!();
+    let puzzle = Puzzle::new();
+    puzzle.file("propose.sh", PROPOSE_FILE);
+    for (actions, why) in [
+        ("[]", "the proposer offered no action"),
+        (
+            r#"[{"action":{"run":["false"]}},{"action":{"run":["sh","-c","exit 1"]}}]"#,
+            "2 of 2 actions failed with",
+        ),
+    ] {
+        puzzle.file("actions", actions);
+        let settings = puzzle.settings("leaf_value = \"first\"\nbudget = { rollouts = 4 }", "");
+        let refused = refusal(&puzzle.run("g", &settings)).unwrap();
+        assert_eq!((refused.exit, refused.code()), (125, "nothing_found"), "{refused:?}");
+        assert!(refused.text().contains(why), "{refused:?}");
+    }
+    let settings = puzzle.settings("budget = { cost = 1.0 }", "");
+    assert_eq!(refusal(&puzzle.run("g", &settings)).unwrap().code(), "not_supported");
 }
 
 /// Repetitions are one edge; a proposer that ends after each answer is started again.

@@ -3,6 +3,7 @@
 //! rollout that is held by a driver that lives is renewed; one that a dead driver held is carried to its
 //! end by the next; after Ctrl-C nothing is held.
 
+mod inbox;
 mod lock;
 mod progress;
 mod proposer;
@@ -12,7 +13,8 @@ mod tether;
 
 pub(crate) use tether::tethered;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +23,7 @@ use esf_control::proposer_talk::Limits;
 use esf_core::ops::search::{BudgetSearch, CreateSearch, Renewal, Select, Selection};
 use esf_core::policy::Policy;
 use esf_core::record::Evaluation;
-use esf_core::search::{Config, Search, Ticket};
+use esf_core::search::{Config, Expansion, Search, StopReason, Ticket};
 use esf_core::{Class, Problem, RolloutId};
 use esf_graph::Ref;
 use esf_store::Store;
@@ -38,7 +40,7 @@ use crate::commands::{environment, find, show};
 use crate::context::Context;
 use crate::evaluation::{self, Prepared};
 use crate::interrupt;
-use crate::output::{Reply, Table};
+use crate::output::{Reply, Table, not_supported};
 
 /// How often what may change from outside is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -62,6 +64,8 @@ pub(super) fn run(context: &Context, arguments: &args::SearchRun) -> Result<Repl
     };
     one_run_each(&evaluator, run)?;
     let final_evaluator = run.final_evaluator.as_deref().map(Prepared::read).transpose()?;
+    proposer::find(&run.proposer, &run.directory)?;
+    usable(&file.search)?;
     let store = context.open()?;
     let search = search(context, &store, &file.search, arguments)?;
     // What is refused is refused before anything is selected.
@@ -93,6 +97,17 @@ fn one_run_each(evaluator: &Prepared, run: &config::Run) -> Result<(), Problem> 
     Err(Problem::new(Class::Usage, "bad_evaluator", message)
         .expected("repeat = 1; with leaf_value = \"mean\" a leaf that is visited again is evaluated again")
         .found(format!("repeat = {} in {}", evaluator.runs(), run.evaluator.display())))
+}
+
+/// What a run cannot keep to.
+fn usable(config: &Config) -> Result<(), Problem> {
+    if config.budget.cost.is_some() {
+        return Err(not_supported(
+            "budget.cost in `esf search run`: its rollouts have no cost",
+            "use budget.rollouts, budget.attempts or budget.wall_ms, or complete by hand with --cost",
+        ));
+    }
+    Ok(())
 }
 
 /// The search that is named, or a new one at the node that is named.
@@ -159,6 +174,7 @@ impl Driver<'_> {
     fn drive(&self) -> Result<Over, Problem> {
         let tell = Arc::new(Tell::new(self.search.accepted));
         let proposer = self.proposer(&tell)?;
+        let ending = AtomicBool::new(false);
         let crew = Crew {
             context: &self.context,
             store: &self.store,
@@ -171,6 +187,9 @@ impl Driver<'_> {
             options: &self.arguments.options,
             proposer: &proposer,
             tell: &tell,
+            root: self.search.root,
+            struck: Mutex::new(HashMap::new()),
+            ending: &ending,
         };
         let (tickets, to_carry) = channel::<Ticket>();
         let (done, finished) = channel::<Done>();
@@ -190,6 +209,7 @@ impl Driver<'_> {
                 tell: &tell,
                 proposer: &proposer,
                 held: &held,
+                ending: &ending,
                 parallel,
                 finished: &finished,
                 selections: 0,
@@ -217,6 +237,7 @@ impl Driver<'_> {
             timeout_ms: self.run.proposer_timeout_ms,
             tries: self.run.proposer_tries,
             most_actions: self.run.max_actions,
+            values: self.search.config.values,
         };
         Ok(Proposer::new(program, limits, Arc::clone(tell)))
     }
@@ -275,8 +296,43 @@ impl Driver<'_> {
         let value = json!({
             "search": last, "best": best.as_ref().map(lines::BestPosition::json), "final": judged,
         });
+        if let Some(why) = self.nothing(last)? {
+            let message = format!("nothing but the root ever had a value: {why}");
+            return Err(Problem::new(Class::Failure, "nothing_found", message)
+                .expected("an action that can be taken, and a reward for what comes of it")
+                .found(format!("{} rollouts accepted, {} void", last.accepted, last.void))
+                .remedy(format!(
+                    "`esf search export {} --format json` has the reason of each edge",
+                    last.search_id
+                ))
+                .context(value));
+        }
         let node = best.and_then(|best| best.position.node_id);
         Ok(Reply { value, table, ids: node.iter().map(ToString::to_string).collect() })
+    }
+}
+
+impl Driver<'_> {
+    /// Why a search that is over has nothing but its root, if that is so: its edges' commonest reason.
+    fn nothing(&self, last: &Search) -> Result<Option<String>, Problem> {
+        let graph = self.store.graph();
+        let root = graph.position(last.root).map_err(|error| error.problem())?;
+        let wanted = matches!(last.stopped, Some(StopReason::Reward | StopReason::User));
+        if last.positions > 1 || root.stats.terminal || wanted || last.config.max_depth == Some(0) {
+            return Ok(None);
+        }
+        let edges = graph.edges_of(last.root).map_err(|error| error.problem())?;
+        if edges.is_empty() {
+            let asked = root.stats.expansion != Expansion::Unasked;
+            return Ok(asked.then(|| "the proposer offered no action".to_owned()));
+        }
+        let mut reasons = HashMap::<&str, usize>::new();
+        for reason in edges.iter().filter_map(|edge| edge.closed_because.as_deref()) {
+            *reasons.entry(reason).or_default() += 1;
+        }
+        let commonest = reasons.into_iter().max_by_key(|(reason, times)| (*times, *reason));
+        Ok(commonest
+            .map(|(reason, times)| format!("{times} of {} actions failed with: {reason}", edges.len())))
     }
 }
 
@@ -300,6 +356,7 @@ struct Foreman<'a> {
     tell: &'a Tell,
     proposer: &'a Proposer,
     held: &'a Mutex<HashSet<RolloutId>>,
+    ending: &'a AtomicBool,
     parallel: usize,
     finished: &'a Receiver<Done>,
     selections: u64,
@@ -310,6 +367,7 @@ impl Foreman<'_> {
     fn run(mut self, tickets: Sender<Ticket>) -> Result<Over, Problem> {
         let outcome = self.hand_out(&tickets);
         if outcome.is_err() || matches!(outcome, Ok(Over::Interrupted)) {
+            self.ending.store(true, Ordering::Release);
             self.proposer.close();
         }
         drop(tickets);

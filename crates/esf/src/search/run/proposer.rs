@@ -4,12 +4,14 @@
 //! writes is held beyond one line, and nothing that it does holds up anything but the questions to it.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,10 +20,14 @@ use esf_control::proposer_talk::{Act, Conversation, Fault, Limits};
 use esf_core::{Class, Problem};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::inbox::{Came, Inbox};
 use super::progress::Tell;
 
 /// Bytes of a line of its standard error that are passed on.
 const MAX_TOLD: usize = 4096;
+/// Warnings within a `WINDOW`; what is beyond is counted.
+const MOST_WARNINGS: u32 = 8;
+const WINDOW: Duration = Duration::from_secs(10);
 /// How long a process whose output has ended may take to end itself, in steps of 10 ms.
 const ENDING_STEPS: u32 = 20;
 
@@ -34,35 +40,71 @@ pub(super) struct Program {
     pub(super) environment: Vec<(String, PathBuf)>,
 }
 
+/// Looks for the program before anything is made for it: one with a slash from `directory`, another on PATH.
+///
+/// # Errors
+/// `proposer_not_found`.
+pub(super) fn find(argv: &[String], directory: &Path) -> Result<(), Problem> {
+    let name = argv.first().map_or("", String::as_str);
+    let runs = |path: &Path| {
+        fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let found = if name.contains('/') {
+        runs(&directory.join(name))
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|place| runs(&directory.join(place).join(name)))
+    };
+    if found {
+        return Ok(());
+    }
+    let message = format!("the proposer {name:?} is no program that can be run");
+    Err(Problem::new(Class::Usage, "proposer_not_found", message)
+        .expected(format!(
+            "proposer = [program, arguments…]: a file with execute permission from {}, or a name on PATH",
+            directory.display()
+        ))
+        .found(name)
+        .remedy(
+            "a script needs `chmod +x` and a first line #!…, or name its interpreter: [\"sh\", \"p.sh\"]",
+        ))
+}
+
+type Ask = (Box<Question>, SyncSender<Result<Offer, Fault>>);
+
+/// What the process of a generation did.
 enum Event {
-    Ask(Box<Question>, SyncSender<Result<Offer, Fault>>),
     Heard(u64, Result<Vec<u8>, BadAnswer>),
     Ended(u64),
-    Close,
 }
+
+type Events = Inbox<Ask, Event>;
 
 /// A running conversation; may be asked from many threads at once.
 pub(super) struct Proposer {
-    events: Sender<Event>,
+    events: Arc<Events>,
+    argv: String,
     manager: Option<JoinHandle<()>>,
 }
 
 impl Proposer {
     /// Gets ready; the process is started with the first question.
     pub(super) fn new(program: Program, limits: Limits, tell: Arc<Tell>) -> Self {
-        let (events, received) = channel();
+        let events = Arc::new(Events::new());
+        let argv = program.argv.join(" ");
         let manager = Manager {
             program,
             tell,
-            events: events.clone(),
+            events: Arc::clone(&events),
             talk: Conversation::new(limits),
             asked: HashMap::new(),
             process: None,
             generation: 0,
             began: Instant::now(),
+            warned: (Instant::now(), 0),
         };
-        let manager = std::thread::spawn(move || manager.run(&received));
-        Self { events, manager: Some(manager) }
+        let manager = std::thread::spawn(move || manager.run());
+        Self { events, argv, manager: Some(manager) }
     }
 
     /// Asks, and waits for the answer.
@@ -73,10 +115,13 @@ impl Proposer {
     pub(super) fn ask(&self, question: Question) -> Result<Offer, Problem> {
         let (reply, answer) = sync_channel(1);
         let over = || Problem::new(Class::Failure, "cancelled", "the run is ending");
-        self.events.send(Event::Ask(Box::new(question), reply)).map_err(|_| over())?;
+        if !self.events.request((Box::new(question), reply)) {
+            return Err(over());
+        }
         answer.recv().map_err(|_| over())?.map_err(|fault| {
             Problem::new(Class::Failure, fault.kind.code(), fault.to_string())
                 .expected("a line {\"id\":…,\"actions\":[…]} for each question, on its standard output")
+                .found(self.argv.chars().take(200).collect::<String>())
                 .remedy("its own messages belong on standard error; docs/search.md has the protocol")
                 .retryable()
         })
@@ -84,8 +129,7 @@ impl Proposer {
 
     /// Ends the conversation: questions that are open end as `cancelled`.
     pub(super) fn close(&self) {
-        // A manager that is gone has closed it.
-        let _ = self.events.send(Event::Close);
+        self.events.close();
     }
 }
 
@@ -103,34 +147,37 @@ impl Drop for Proposer {
 struct Manager {
     program: Program,
     tell: Arc<Tell>,
-    events: Sender<Event>,
+    events: Arc<Events>,
     talk: Conversation,
     asked: HashMap<u64, SyncSender<Result<Offer, Fault>>>,
     process: Option<Process>,
     generation: u64,
     began: Instant,
+    /// When this window of warnings began, and how many it has.
+    warned: (Instant, u32),
 }
 
 impl Manager {
-    fn run(mut self, events: &Receiver<Event>) {
+    fn run(mut self) {
         loop {
-            let event = match self.talk.deadline() {
-                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(at) => events.recv_timeout(Duration::from_millis(at.saturating_sub(self.now()))),
-            };
+            let deadline = self.talk.deadline();
+            let patience = deadline.map(|at| Duration::from_millis(at.saturating_sub(self.now())));
+            let came = self.events.take(patience);
             let now = self.now();
-            let acts = match event {
-                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => self.talk.tick(now),
-                Ok(Event::Ask(question, reply)) => {
+            let acts = match came {
+                Came::Closed => return,
+                Came::Nothing => self.talk.tick(now),
+                Came::Request((question, reply)) => {
                     let (id, acts) = self.talk.ask(now, *question);
                     self.asked.insert(id, reply);
                     acts
                 }
                 // What an earlier process said comes too late.
-                Ok(Event::Heard(of, _) | Event::Ended(of)) if of != self.generation => Vec::new(),
-                Ok(Event::Heard(_, line)) => self.talk.heard(now, line.as_deref().map_err(Clone::clone)),
-                Ok(Event::Ended(_)) => {
+                Came::Said(Event::Heard(of, _) | Event::Ended(of)) if of != self.generation => Vec::new(),
+                Came::Said(Event::Heard(_, line)) => {
+                    self.talk.heard(now, line.as_deref().map_err(Clone::clone))
+                }
+                Came::Said(Event::Ended(_)) => {
                     let how = self.process.take().map_or_else(String::new, Process::end);
                     self.talk.ended(now, &how)
                 }
@@ -168,8 +215,21 @@ impl Manager {
                 }
                 Act::Offered(id, offer) => self.reply(id, Ok(offer)),
                 Act::Failed(id, fault) => self.reply(id, Err(fault)),
-                Act::Warn(text) => self.tell.line(&format!("proposer: {text}")),
+                Act::Warn(text) => self.warn(&text),
             }
+        }
+    }
+
+    fn warn(&mut self, text: &str) {
+        if self.warned.0.elapsed() >= WINDOW {
+            if self.warned.1 > MOST_WARNINGS {
+                self.tell.line(&format!("proposer: {} more warnings", self.warned.1 - MOST_WARNINGS));
+            }
+            self.warned = (Instant::now(), 0);
+        }
+        self.warned.1 = self.warned.1.saturating_add(1);
+        if self.warned.1 <= MOST_WARNINGS {
+            self.tell.line(&format!("proposer: {text}"));
         }
     }
 
@@ -188,12 +248,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(
-        program: &Program,
-        generation: u64,
-        events: &Sender<Event>,
-        tell: &Arc<Tell>,
-    ) -> io::Result<Self> {
+    fn start(program: &Program, generation: u64, events: &Arc<Events>, tell: &Arc<Tell>) -> io::Result<Self> {
         let (name, arguments) = program.argv.split_first().expect("checked when the file was read");
         // As a shell would find it from the file's directory.
         let name = if name.contains('/') { program.directory.join(name) } else { PathBuf::from(name) };
@@ -219,12 +274,12 @@ impl Process {
                 }
             }
         });
-        let heard = events.clone();
+        let heard = Arc::clone(events);
         let mut stdout = stdout.expect("it was asked for");
         std::thread::spawn(move || {
-            listen(&mut stdout, |line| heard.send(Event::Heard(generation, line)).is_ok());
+            listen(&mut stdout, |line| heard.say(Event::Heard(generation, line)));
             // Nobody is left to be told when the conversation is over.
-            let _ = heard.send(Event::Ended(generation));
+            let _ = heard.say(Event::Ended(generation));
         });
         let tell = Arc::clone(tell);
         let mut stderr = stderr.expect("it was asked for");

@@ -3,6 +3,9 @@
 //! that was killed and started again repeats it without a second effect; a rollout ends accepted or void,
 //! or stays held for the next driver; a failure is never a reward of zero.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use esf_control::proposer::{Question, Seen};
@@ -11,7 +14,7 @@ use esf_core::ops::search::{Complete, Expand, VoidRollout};
 use esf_core::policy::Retries;
 use esf_core::record::{Evaluation, Json, Node};
 use esf_core::search::config::Transpositions;
-use esf_core::search::{Position, RolloutStatus, Stage, Ticket, rules};
+use esf_core::search::{Position, PositionNumber, RolloutStatus, Stage, Ticket, rules};
 use esf_core::{Class, FailureClass, Problem, SearchId};
 use esf_store::Store;
 use esf_worker::Client;
@@ -39,6 +42,11 @@ pub(super) struct Crew<'a> {
     pub(super) options: &'a ActivateOptions,
     pub(super) proposer: &'a Proposer,
     pub(super) tell: &'a Tell,
+    pub(super) root: PositionNumber,
+    /// How often in this run the evaluation of a position that was there already has failed, since it last went well.
+    pub(super) struck: Mutex<HashMap<PositionNumber, u32>>,
+    /// The run has broken: what has not begun does not begin.
+    pub(super) ending: &'a AtomicBool,
 }
 
 /// How a rollout ended.
@@ -84,9 +92,29 @@ impl<'a> Carrier<'a> {
     /// Carries the rollout to its end.
     ///
     /// # Errors
-    /// What ends the whole run: a proposer that gives nothing, settings that cannot work, a broken store.
-    /// The rollout is still held then.
+    /// What ends the whole run: a proposer that gives nothing, an evaluator that always breaks, settings that
+    /// cannot work, a broken store. The rollout is given back then, as far as the store does that.
     pub(super) fn carry(mut self) -> Result<Ended, Problem> {
+        if self.crew.ending.load(Ordering::Acquire) {
+            return self.give_back().map(|()| Ended::GivenBack);
+        }
+        let ended = self.outcome();
+        if let Err(problem) = &ended
+            && let Err(second) = self.give_back()
+        {
+            tracing::warn!(%problem, %second, "a rollout stays held");
+        }
+        ended
+    }
+
+    fn give_back(&self) -> Result<(), Problem> {
+        let (rollout, reason) = (self.ticket.rollout.rollout_id, "the run was ended".to_owned());
+        let command = VoidRollout { rollout, class: None, reason };
+        let given = self.crew.store.graph().void_rollout(&self.context.meta("give-back")?, command);
+        given.map(drop).map_err(|error| error.problem())
+    }
+
+    fn outcome(&mut self) -> Result<Ended, Problem> {
         let done = self.steps();
         match done {
             // It lapsed, or somebody ended it by hand; the search has it as it says.
@@ -125,7 +153,9 @@ impl<'a> Carrier<'a> {
         let shown = class.map_or("given back", FailureClass::as_str);
         self.crew.tell.line(&format!("{rollout}{name}: {shown}: {reason}"));
         let reason: String = reason.chars().take(1000).collect();
-        if let (Some(class), Some(step)) = (class, self.ticket.rollout.path.last()) {
+        if let Some(class) = class.filter(|_| self.ticket.rollout.stage == Stage::Revisit) {
+            self.struck(class, &reason)?;
+        } else if let (Some(class), Some(step)) = (class, self.ticket.rollout.path.last()) {
             let edge = self.crew.store.graph().edge(step.edge).map_err(|error| error.problem())?;
             let tries = edge.stats.failures.saturating_add(1);
             if let Retry::Again { after_ms } = decide(class, tries, &self.crew.retries, step.edge.0) {
@@ -136,6 +166,38 @@ impl<'a> Carrier<'a> {
         let command = VoidRollout { rollout, class, reason, node: None };
         self.crew.store.graph().void_rollout(&meta, command).map_err(|error| error.problem())?;
         Ok(Ended::Void)
+    }
+
+    /// Counts that the evaluation of a position failed that was there already: no edge is closed for that, so it
+    /// would be chosen again and again. Pauses before the next try.
+    ///
+    /// # Errors
+    /// `evaluator_failed` once as many tries have failed as an edge has.
+    fn struck(&self, class: FailureClass, reason: &str) -> Result<(), Problem> {
+        let leaf = self.ticket.rollout.leaf;
+        let tries = {
+            let mut struck = self.crew.struck.lock().unwrap_or_else(PoisonError::into_inner);
+            let tries = struck.entry(leaf).or_default();
+            *tries += 1;
+            *tries
+        };
+        if tries <= self.crew.config.edge_retries {
+            if let Retry::Again { after_ms } = decide(class, tries, &self.crew.retries, leaf.0) {
+                pause(after_ms);
+            }
+            return Ok(());
+        }
+        let node = self.ticket.leaf_node_id.map_or_else(|| "NODE".to_owned(), |node| node.to_string());
+        let evaluator = self.crew.run.evaluator.display();
+        let message = format!(
+            "{node} could not be evaluated in {tries} rollouts; at last {}: {reason}",
+            class.as_str()
+        );
+        Err(Problem::new(Class::Failure, "evaluator_failed", message)
+            .expected("an evaluator that gives a reward")
+            .found(class.as_str())
+            .remedy(format!("try it with `esf evaluate {node} --evaluator {evaluator}`"))
+            .context(serde_json::json!({ "node_id": self.ticket.leaf_node_id, "class": class })))
     }
 
     fn position(&self) -> Result<Position, Problem> {
@@ -286,7 +348,15 @@ impl<'a> Carrier<'a> {
     fn complete(&self, outcome: Complete) -> Result<Ended, Problem> {
         let completed = self.crew.store.graph().complete(&self.context.meta("complete")?, outcome);
         let value = completed.map_err(|error| error.problem())?.rollout.value;
-        Ok(Ended::Accepted((!value.is_empty()).then(|| rules::worth(self.crew.config, 0, &value))))
+        if self.ticket.rollout.stage == Stage::Revisit {
+            self.crew.struck.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.ticket.rollout.leaf);
+        }
+        if value.is_empty() {
+            return Ok(Ended::Accepted(None));
+        }
+        // It is known once the root was expanded.
+        let root = self.crew.store.graph().position(self.crew.root).map_err(|error| error.problem())?;
+        Ok(Ended::Accepted(Some(rules::worth(self.crew.config, root.stats.to_move, &value))))
     }
 }
 
