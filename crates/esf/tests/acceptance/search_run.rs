@@ -179,7 +179,7 @@ fn bad_proposers_end_the_run_with_their_fault_and_the_search_stays() {
         (
             "stranger",
             &format!(
-                "read line; while true; do echo \"{}\"; sleep 0.05; done",
+                "read line; while true; do echo \"{}\"; sleep 0.01; done",
                 answer.replace(":1,", ":99,")
             ),
             "proposer_bad_answer",
