@@ -421,7 +421,7 @@ impl Session<'_> {
     ) -> Result<PositionRow> {
         let reached = match arrival.known.take() {
             Some(known) => {
-                let known = self.join(known, last.edge, &arrival.order)?;
+                let known = self.join(known.stats.number, last.edge, &arrival.order)?;
                 self.value_known(known, command, &arrival)?
             }
             None => self.make(&leaf, last, command, &arrival)?,
@@ -544,7 +544,10 @@ impl Session<'_> {
         }
         let above = rollout.path.iter().rev().map(|step| step.position).filter(|at| *at != rollout.leaf);
         for number in std::iter::once(rollout.leaf).chain(above) {
-            self.renew(number)?;
+            let (position, changed) = self.recompute(number)?;
+            if changed {
+                self.tell_entries(&position)?;
+            }
         }
         self.spread_lost()
     }

@@ -5,7 +5,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use esf_core::Digest;
-use esf_core::search::{EdgeNumber, PositionNumber};
+use esf_core::search::config::{LeafValue, Solve};
+use esf_core::search::{Config, EdgeNumber, PositionNumber};
 use rusqlite::{Connection, params};
 
 use super::rows::{self, PositionRow};
@@ -48,60 +49,75 @@ impl Session<'_> {
         }
     }
 
-    /// Has one edge more lead to the position `known`.
+    /// Has one edge more lead to the position `known`; gives it as it is now. What is not too deep any more to be
+    /// expanded is open again, and so is what was proven by that.
     pub(super) fn join(
         &mut self,
-        mut known: PositionRow,
+        known: PositionNumber,
         edge: EdgeNumber,
         order: &[Order],
     ) -> Result<PositionRow> {
-        let number = count(known.stats.number.0)?;
+        let number = count(known.0)?;
         change(self.db, statements::INSERT_TRANSPOSITION, params![number, count(edge.0)?], "edge")?;
         change(self.db, statements::COUNT_ENTRY, [number], "position")?;
-        let mut nearer = BTreeSet::new();
+        let mut reopened = BTreeSet::new();
         for order in order {
             self.forget(order.position);
             let values = params![order.depth, order.level, count(order.position.0)?];
             change(self.db, statements::RAISE_POSITION, values, "position")?;
-            if order.position == known.stats.number {
-                (known.stats.depth, known.level) = (order.depth, order.level);
-            } else if order.depth < order.was {
-                nearer.insert((order.level, order.position));
+            if reopens(self.config(), order.was, order.depth) {
+                reopened.insert((order.level, order.position));
             }
         }
-        // What was too deep to be expanded may not be any more, and then is proven no longer. The position that
-        // is joined is its caller's to derive, after these.
-        while let Some((_, position)) = nearer.pop_last() {
-            self.renew(position)?;
-        }
-        known.entries += 1;
-        Ok(known)
+        self.renew(reopened, false)?;
+        // All that rests on these was derived with them.
+        self.take_lost();
+        self.own_position(known)
     }
 
-    /// Derives a position anew, and what every edge to it keeps of it.
-    pub(super) fn renew(&self, number: PositionNumber) -> Result<()> {
-        let (position, changed) = self.recompute(number)?;
-        if changed { self.tell_entries(&position) } else { Ok(()) }
+    /// Derives positions anew, and those that lead to one that it changes (with `proofs`: that is proven no longer),
+    /// each after all that it leads to. Each is there with its level.
+    fn renew(&self, mut waiting: BTreeSet<(u32, PositionNumber)>, proofs: bool) -> Result<()> {
+        // The deepest first: levels fall towards the root.
+        while let Some((_, number)) = waiting.pop_last() {
+            let (position, changed) = self.recompute(number)?;
+            if changed {
+                self.tell_entries(&position)?;
+            }
+            let lost = self.take_lost().contains(&number);
+            let goes_on = if proofs { lost } else { changed };
+            if goes_on {
+                waiting.extend(self.above(number)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The positions with an edge to the position `number`, each with its level.
+    fn above(&self, number: PositionNumber) -> Result<Vec<(u32, PositionNumber)>> {
+        let place = [count(number.0)?];
+        let edges: Vec<u64> =
+            every(self.db, statements::ENTRIES_OF_POSITION, place, |columns| columns.count())?;
+        let parents = edges.into_iter().map(|edge| rows::parent(EdgeNumber(edge)));
+        parents.map(|parent| Ok((stored(self.db, parent)?.level, parent))).collect()
     }
 
     /// Derives anew what rests on a proof that is void, by whatever way it leads there. Other changes are left to
     /// the next visit: they cost exactness, not soundness.
     pub(super) fn spread_lost(&self) -> Result<()> {
-        let mut waiting: BTreeSet<(u32, PositionNumber)> = BTreeSet::new();
-        loop {
-            for lost in self.take_lost() {
-                let place = [count(lost.0)?];
-                let edges: Vec<u64> =
-                    every(self.db, statements::ENTRIES_OF_POSITION, place, |columns| columns.count())?;
-                for parent in edges.into_iter().map(|edge| rows::parent(EdgeNumber(edge))) {
-                    waiting.insert((stored(self.db, parent)?.level, parent));
-                }
-            }
-            // The deepest first: levels fall towards the root.
-            let Some((_, position)) = waiting.pop_last() else { return Ok(()) };
-            self.renew(position)?;
+        let mut waiting = BTreeSet::new();
+        for lost in self.take_lost() {
+            waiting.extend(self.above(lost)?);
         }
+        self.renew(waiting, true)
     }
+}
+
+/// Whether a position that comes nearer, `from` one depth `to` another, was proven perhaps because it could not be
+/// expanded, and can be now.
+fn reopens(config: &Config, from: u32, to: u32) -> bool {
+    let settles = config.solve == Solve::Full && config.leaf_value == LeafValue::First;
+    settles && config.max_depth.is_some_and(|depth| to < depth && depth <= from)
 }
 
 /// What an edge from `from` to `to` changes of levels and depths; nothing when it would close a cycle.
