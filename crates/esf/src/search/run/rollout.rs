@@ -109,7 +109,7 @@ impl<'a> Carrier<'a> {
 
     fn give_back(&self) -> Result<(), Problem> {
         let (rollout, reason) = (self.ticket.rollout.rollout_id, "the run was ended".to_owned());
-        let command = VoidRollout { rollout, class: None, reason };
+        let command = VoidRollout { rollout, class: None, reason, node: None };
         let given = self.crew.store.graph().void_rollout(&self.context.meta("give-back")?, command);
         given.map(drop).map_err(|error| error.problem())
     }
