@@ -88,9 +88,9 @@ fn status_text(edge: &Edge, child: Option<&Position>) -> String {
     let mut words = Vec::new();
     match edge.stats.status {
         EdgeStatus::Open => {}
-        EdgeStatus::Closed => words.push(match &edge.closed_because {
-            Some(reason) => format!("closed: {}", cut(reason)),
-            None => "closed".to_owned(),
+        status @ (EdgeStatus::Closed | EdgeStatus::Lost) => words.push(match &edge.closed_because {
+            Some(reason) => format!("{}: {}", status.as_str(), cut(reason)),
+            None => status.as_str().to_owned(),
         }),
         EdgeStatus::Pruned => words.push("pruned".to_owned()),
     }
@@ -259,7 +259,7 @@ impl Shown {
             let colour = match (edge.stats.status, edge.stats.in_flight) {
                 (EdgeStatus::Open, 0) => "#888",
                 (EdgeStatus::Open, _) => "#06c",
-                (EdgeStatus::Closed | EdgeStatus::Pruned, _) => "#ccc",
+                (EdgeStatus::Closed | EdgeStatus::Lost | EdgeStatus::Pruned, _) => "#ccc",
             };
             let middle = f64::midpoint(from.x, to.x);
             text.push_str(&format!(

@@ -50,7 +50,7 @@ pub enum StopReason {
     Proven,
     /// No rollout that is left could change the best move.
     Margin,
-    /// Every edge is closed, pruned or proven.
+    /// Every edge is closed, lost, pruned or proven.
     Exhausted,
     /// Somebody stopped it.
     User,
@@ -179,13 +179,15 @@ pub struct PositionStats {
 pub enum EdgeStatus {
     /// It may.
     Open,
-    /// It may not: the action failed, or failed too often.
+    /// It may not: the action failed.
     Closed,
+    /// It may not: it was given up after failures that say nothing of the action. What it is worth stays unknown.
+    Lost,
     /// It may not: its subtree was pruned.
     Pruned,
 }
 
-text_forms!(EdgeStatus { Open = "open", Closed = "closed", Pruned = "pruned" });
+text_forms!(EdgeStatus { Open = "open", Closed = "closed", Lost = "lost", Pruned = "pruned" });
 
 /// An action at a position, whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -201,7 +203,7 @@ pub struct Edge {
     pub action_digest: Digest,
     /// A short name for people.
     pub name: Option<String>,
-    /// Why it was closed.
+    /// Why it may not be chosen any more.
     pub closed_because: Option<String>,
 }
 

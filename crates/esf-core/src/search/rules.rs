@@ -89,7 +89,7 @@ pub fn priors(edges: &[EdgeStats]) -> Vec<f64> {
     let of = |edge: &EdgeStats| match edge.status {
         EdgeStatus::Open if greatest > 0.0 => edge.prior / greatest,
         EdgeStatus::Open => 1.0,
-        EdgeStatus::Closed | EdgeStatus::Pruned => 0.0,
+        EdgeStatus::Closed | EdgeStatus::Lost | EdgeStatus::Pruned => 0.0,
     };
     // By the greatest first: the sum of great numbers may be more than an `f64` holds.
     let sum: f64 = edges.iter().map(of).sum();
@@ -214,7 +214,7 @@ pub fn stop(
     }
 }
 
-/// Whether every edge of the root is closed, pruned or proven, and no other is to be had.
+/// Whether every edge of the root is closed, lost, pruned or proven, and no other is to be had.
 fn exhausted(config: &Config, root: &PositionStats, edges: &[EdgeStats]) -> bool {
     let done = |edge: &EdgeStats| {
         edge.status != EdgeStatus::Open || (config.solve != Solve::Off && edge.child_proven.is_some())
@@ -248,12 +248,12 @@ pub fn blames(class: Option<FailureClass>) -> bool {
     !matches!(class, None | Some(FailureClass::Cancelled | FailureClass::Stale))
 }
 
-/// Whether an edge is closed by a rollout that was to try it and came to nothing. `failures` are all that
-/// [`blames`] counts, with this one. A class that may pass (`retryable`) closes it after `edge_retries` more,
-/// any other at once.
-pub fn closes(config: &Config, failures: u32, class: Option<FailureClass>) -> bool {
+/// What becomes of an open edge by a rollout that was to try it and came to nothing; none while it stays open.
+/// `failures` are all that [`blames`] counts, with this one. A class that may pass (`retryable`) says nothing of
+/// the action: it is lost after `edge_retries` more. Any other closes it at once.
+pub fn closes(config: &Config, failures: u32, class: Option<FailureClass>) -> Option<EdgeStatus> {
     match class {
-        Some(class) if class.retryable() => failures > config.edge_retries,
-        Some(_) | None => blames(class),
+        Some(class) if class.retryable() => (failures > config.edge_retries).then_some(EdgeStatus::Lost),
+        Some(_) | None => blames(class).then_some(EdgeStatus::Closed),
     }
 }

@@ -1,8 +1,11 @@
 //! How a path is chosen: from the root down by the policy, to something to do that no other rollout holds.
 //! Invariants: two rollouts never hold one untried edge nor the same question for actions; only one path is
-//! read, and the dead ends it was turned away from, of which there is a bound; `Saturated` is answered only while
-//! some rollout is in flight. What is visited again may be held by several: a small tree that is searched by
-//! many would otherwise push its visits from the best edges to those that happen to be free.
+//! read, and the dead ends it was turned away from, of which there is a bound and none is entered twice;
+//! `Saturated` is answered only while some rollout is in flight. What is visited again may be held by several: a
+//! small tree that is searched by many would otherwise push its visits from the best edges to those that happen
+//! to be free.
+
+use std::collections::HashSet;
 
 use super::config::{Config, Policy, Solve, Ties};
 use super::rules::{is_final, widening};
@@ -118,27 +121,29 @@ struct Walk<'a, T> {
     start: Start,
     frames: Vec<Frame>,
     held: bool,
+    /// Positions from which it turned back: what there is, others hold, or there is nothing.
+    shut: HashSet<PositionNumber>,
     /// Edges of the position looked at last.
     known: usize,
 }
 
 impl<'a, T: Tree> Walk<'a, T> {
     fn new(config: &'a Config, tree: &'a T, ordinal: u64, start: Start) -> Self {
-        Self { config, tree, ordinal, start, frames: Vec::new(), held: false, known: 0 }
+        Self { config, tree, ordinal, start, frames: Vec::new(), held: false, shut: HashSet::new(), known: 0 }
     }
 
     fn run(mut self) -> Result<Descent, T::Error> {
         let mut arriving = Some(self.start.at);
-        let mut dead_ends = 0;
-        while dead_ends < DEAD_ENDS {
-            if let Some(at) = arriving.take() {
+        // Each position is shut once, so that these are the dead ends.
+        while self.shut.len() < DEAD_ENDS {
+            if let Some(at) = arriving.take().filter(|at| !self.shut.contains(at)) {
                 match self.arrive(at)? {
                     Arrival::Leaf(stage, want) => return Ok(self.found(at, stage, want)),
                     Arrival::Inner(frame) => self.frames.push(frame),
-                    Arrival::Nothing => dead_ends += 1,
+                    Arrival::Nothing => drop(self.shut.insert(at)),
                     Arrival::Held => {
                         self.held = true;
-                        dead_ends += 1;
+                        self.shut.insert(at);
                     }
                 }
             }
@@ -150,7 +155,10 @@ impl<'a, T: Tree> Walk<'a, T> {
                     self.known = frame.edges.len();
                     return Ok(self.found(leaf, Stage::Visit, None));
                 }
-                None => drop(self.frames.pop()),
+                None => {
+                    self.shut.insert(frame.position.number);
+                    self.frames.pop();
+                }
             }
         }
         Ok(if self.held { Descent::Saturated } else { Descent::Exhausted })

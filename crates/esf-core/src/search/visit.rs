@@ -74,6 +74,14 @@ pub fn recompute(config: &Config, position: &mut PositionStats, edges: &[EdgeSta
     }
 }
 
+/// Whether a position whose depth is lowered may lose a value that was proven for `max_depth` alone, so that it is
+/// to be recomputed: it could not be expanded, and now it can. Where that changes it, so are those that lead to it,
+/// each after all that it leads to, as far up as something changes.
+pub fn reopens(config: &Config, from: u32, to: u32) -> bool {
+    let settles = config.solve == Solve::Full && config.leaf_value == LeafValue::First;
+    settles && config.max_depth.is_some_and(|depth| to < depth && depth <= from)
+}
+
 fn average(config: &Config, position: &mut PositionStats, edges: &[EdgeStats]) {
     let mut mean = std::mem::take(&mut position.mean);
     mean.clear();
@@ -102,7 +110,7 @@ fn average(config: &Config, position: &mut PositionStats, edges: &[EdgeStats]) {
 ///
 /// A terminal position's is its own. With `Solve::Full` (MCTS-Solver, Winands 2008, for values of any kind):
 /// that of an edge proven as the best there is; the best of the proven edges where all actions are known
-/// and every edge that is not closed is proven; and, where only the first value of a leaf counts, the value of
+/// and every edge that is not closed (one that is lost or pruned, too) is proven; and, where only the first value of a leaf counts, the value of
 /// a position that cannot be expanded.
 fn proven(
     config: &Config,

@@ -247,7 +247,7 @@ fn lawful(tree: &MemoryTree) {
             assert_eq!(edge.in_flight, through.get(&edge.number).copied().unwrap_or(0));
             assert!(edge.child.is_some() || (edge.visits == 0 && edge.in_flight <= 1));
             assert_eq!(edge.child.is_some(), edge.visits > 0);
-            assert!(edge.status != EdgeStatus::Closed || edge.failures > 0);
+            assert!(!matches!(edge.status, EdgeStatus::Closed | EdgeStatus::Lost) || edge.failures > 0);
             if let Some(child) = edge.child {
                 assert!(tree.stats(child).depth <= position.depth + 1, "depth is the least distance");
             }

@@ -8,4 +8,5 @@ mod laws;
 mod play;
 mod rules;
 mod selection;
+mod shared;
 mod world;

@@ -190,11 +190,9 @@ impl Session<'_> {
         let Some(step) = rollout.path.last().filter(|_| rollout.stage == Stage::Visit) else { return Ok(()) };
         let edges = self.edges(step.position)?;
         let Some(edge) = edges.into_iter().find(|edge| edge.number == step.edge) else { return Ok(()) };
-        let closes =
-            edge.status == EdgeStatus::Open && rules::closes(self.config(), edge.failures + 1, class);
-        let (status, because) = match closes {
-            true => (EdgeStatus::Closed, Some(reason)),
-            false => (edge.status, None),
+        let (status, because) = match rules::closes(self.config(), edge.failures + 1, class) {
+            Some(status) if edge.status == EdgeStatus::Open => (status, Some(reason)),
+            Some(_) | None => (edge.status, None),
         };
         self.forget(step.position);
         let values = params![status.as_str(), because, count(edge.number.0)?];

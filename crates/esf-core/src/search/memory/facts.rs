@@ -3,12 +3,12 @@
 //! often each; in a tree its values are the same too, and where positions are shared they are newer: those above a
 //! position that another path changed lag in the live one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Config, Ending, Found, Link, MemoryTree, Outcome, Place, recompute};
 use crate::failure::FailureClass;
 use crate::search::rules::{blames, closes};
-use crate::search::visit::accept_value;
+use crate::search::visit::{accept_value, reopens};
 use crate::search::{EdgeNumber, EdgeStats, EdgeStatus, Expansion, PositionNumber, PositionStats, Step};
 
 /// Something that happened; its sequence is its identity.
@@ -186,8 +186,8 @@ impl MemoryTree {
         let closed = closes(&self.config, failures, class);
         let stats = &mut self.link_mut(edge).stats;
         stats.failures = failures;
-        if closed && stats.status == EdgeStatus::Open {
-            stats.status = EdgeStatus::Closed;
+        if stats.status == EdgeStatus::Open {
+            stats.status = closed.unwrap_or(EdgeStatus::Open);
         }
     }
 
@@ -195,23 +195,48 @@ impl MemoryTree {
     fn lead(&mut self, step: Step, to: PositionNumber, outcome: &Outcome) {
         let discount = outcome.discount.unwrap_or(self.config.discount);
         let depth = self.stats(step.position).depth + 1;
-        let edge = &mut self.link_mut(step.edge).stats;
-        if edge.child.is_none() {
+        if self.link(step.edge).stats.child.is_none() {
+            self.bring_near(to, depth);
+            let edge = &mut self.link_mut(step.edge).stats;
             edge.child = Some(to);
             edge.reward.clone_from(&outcome.reward);
             edge.discount = discount;
-            self.bring_near(to, depth);
         }
     }
 
-    /// Lowers the depth of a position that was reached by a shorter way, and of what is below it.
+    /// Lowers the depth of a position that was reached by a shorter way, and of what is below it; what was proven
+    /// only because it was too deep is open again, and so is what was proven by that.
     fn bring_near(&mut self, position: PositionNumber, depth: u32) {
         let mut nearer = vec![(position, depth)];
+        let mut before: BTreeMap<PositionNumber, u32> = BTreeMap::new();
         while let Some((at, depth)) = nearer.pop() {
             if depth < self.stats(at).depth {
+                before.entry(at).or_insert(self.stats(at).depth);
                 self.place_mut(at).stats.depth = depth;
                 let children = self.place(at).edges.iter().filter_map(|edge| self.link(*edge).stats.child);
                 nearer.extend(children.map(|child| (child, depth + 1)));
+            }
+        }
+        let reopened = |(at, from): (PositionNumber, u32)| {
+            reopens(&self.config, from, self.stats(at).depth).then_some(at)
+        };
+        let reopened: BTreeSet<PositionNumber> = before.into_iter().filter_map(reopened).collect();
+        if !reopened.is_empty() {
+            self.reopen(reopened);
+        }
+    }
+
+    /// Recomputes positions, and those that lead to one that it changes, each after all that it leads to.
+    fn reopen(&mut self, mut waiting: BTreeSet<PositionNumber>) {
+        for number in self.leaves_first() {
+            if !waiting.remove(&number) {
+                continue;
+            }
+            let before = self.stats(number).clone();
+            self.recompute(number);
+            if *self.stats(number) != before {
+                let above = self.edges.iter().filter(|link| link.stats.child == Some(number));
+                waiting.extend(above.map(|link| link.parent));
             }
         }
     }

@@ -87,7 +87,7 @@ fn an_edge_is_closed_after_its_retries_or_at_once() {
     for failures in 1..=3 {
         searching.void(id, Some(FailureClass::InfraLost));
         let stats = searching.graph().edge(edge).expect("edge").stats;
-        let status = if failures > 2 { EdgeStatus::Closed } else { EdgeStatus::Open };
+        let status = if failures > 2 { EdgeStatus::Lost } else { EdgeStatus::Open };
         assert_eq!((stats.failures, stats.status), (failures, status));
         id = searching.one().rollout.rollout_id;
     }
