@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use esf_core::search::{Edge, EdgeStatus, Position, PositionNumber, Search};
+use esf_core::search::{Edge, EdgeNumber, EdgeStatus, Position, PositionNumber, Search};
 use serde::Serialize;
 
 use crate::picture_layout::{Layout, Spot};
@@ -21,6 +21,10 @@ pub struct Shown {
     pub positions: Vec<ShownPosition>,
     /// Positions that are left out.
     pub left_out: u64,
+    /// The best position that was found.
+    pub best: Option<PositionNumber>,
+    /// The edges of the principal path.
+    pub principal: Vec<EdgeNumber>,
 }
 
 /// A position and what may be done there.
@@ -34,7 +38,7 @@ pub struct ShownPosition {
 }
 
 /// A line of the tree as text; the columns are put together, and made safe for a terminal, by who prints them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// N of the edge; of the root, N of the position.
     pub visits: String,
@@ -142,7 +146,11 @@ impl Shown {
             value: value_text(&root.position.stats.mean),
             prior: String::new(),
             in_flight: self.search.in_flight().to_string(),
-            status: root.position.stats.proven.as_ref().map_or(String::new(), |_| "proven".to_owned()),
+            status: {
+                let best = (self.best == Some(root.position.stats.number)).then_some("best");
+                let proven = root.position.stats.proven.as_ref().map(|_| "proven");
+                best.into_iter().chain(proven).collect::<Vec<_>>().join(", ")
+            },
             name: position_name(&root.position),
         }];
         let mut seen = HashSet::from([root.position.stats.number]);
@@ -173,7 +181,7 @@ impl Shown {
                 } else {
                     String::new()
                 },
-                status: status_text(edge, child.map(|child| &child.position)),
+                status: self.marked(edge, child.map(|child| &child.position)),
                 name,
             });
             if let Some(child) = child.filter(|_| !again) {
@@ -184,6 +192,15 @@ impl Shown {
             rows.push(Row::remark(format!("… {} positions are left out", self.left_out)));
         }
         rows
+    }
+
+    /// What is to be known of an edge, with whether it is of the principal path or leads to the best position.
+    fn marked(&self, edge: &Edge, child: Option<&Position>) -> String {
+        let mut words = Vec::new();
+        words.extend(edge.stats.child.filter(|child| self.best == Some(*child)).map(|_| "best".to_owned()));
+        words.extend(self.principal.contains(&edge.stats.number).then(|| "principal".to_owned()));
+        words.extend(Some(status_text(edge, child)).filter(|text| !text.is_empty()));
+        words.join(", ")
     }
 
     /// The tree in the language of graphviz.
@@ -241,7 +258,8 @@ impl Shown {
         let (low, high) = self.range();
         for shown in &self.positions {
             if let Some(spot) = layout.spot(shown.position.stats.number) {
-                draw_position(&shown.position, spot, (low, high), self.search.accepted, &mut text);
+                let best = self.best == Some(shown.position.stats.number);
+                draw_position(&shown.position, spot, (low, high), self.search.accepted, best, &mut text);
             }
         }
         text.push_str("</svg>\n");
@@ -264,7 +282,7 @@ impl Shown {
             let middle = f64::midpoint(from.x, to.x);
             text.push_str(&format!(
                 "<path d=\"M{:.1} {:.1} C{middle:.1} {:.1} {middle:.1} {:.1} {:.1} {:.1}\" fill=\"none\" \
-                 stroke=\"{colour}\"{}><title>{} N {} P {:.3} {}</title></path>\n",
+                 stroke=\"{colour}\"{}{}><title>{} N {} P {:.3} {}</title></path>\n",
                 from.x,
                 from.y,
                 from.y,
@@ -272,10 +290,11 @@ impl Shown {
                 to.x,
                 to.y,
                 if in_tree { "" } else { " stroke-dasharray=\"4 3\"" },
+                if self.principal.contains(&edge.stats.number) { " stroke-width=\"3\"" } else { "" },
                 escaped(&edge_name(edge)),
                 edge.stats.visits,
                 edge.stats.prior,
-                escaped(&status_text(edge, None)),
+                escaped(&self.marked(edge, None)),
             ));
             if in_tree {
                 text.push_str(&format!(
@@ -331,22 +350,31 @@ fn push_edges<'a>(waiting: &mut Vec<(&'a Edge, f64, String, bool)>, at: &'a Show
     );
 }
 
-fn draw_position(position: &Position, spot: Spot, range: (f64, f64), accepted: u64, text: &mut String) {
+fn draw_position(
+    position: &Position,
+    spot: Spot,
+    range: (f64, f64),
+    accepted: u64,
+    best: bool,
+    text: &mut String,
+) {
     let stats = &position.stats;
     let share = stats.visits as f64 / accepted.max(1) as f64;
     let radius = 4.0 + 6.0 * share.clamp(0.0, 1.0).sqrt();
     let (low, high) = range;
     text.push_str(&format!(
-        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius:.1}\" fill=\"{}\" stroke=\"{}\"><title>{} N {} Q {}{}</title></circle>\n\
+        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius:.1}\" fill=\"{}\" stroke=\"{}\"{}><title>{} N {} Q {}{}{}</title></circle>\n\
          <text x=\"{:.1}\" y=\"{:.1}\" fill=\"#666\" font-size=\"9\">N {} Q {}</text>\n",
         spot.x,
         spot.y,
         colour(stats.mean.first().copied(), low, high),
         if stats.terminal { "#000" } else { "#666" },
+        if best { " stroke-width=\"3\"" } else { "" },
         escaped(&position_name(position)),
         stats.visits,
         value_text(&stats.mean),
         if stats.terminal { " terminal" } else { "" },
+        if best { " best" } else { "" },
         spot.x + 14.0,
         spot.y + 9.0,
         stats.visits,

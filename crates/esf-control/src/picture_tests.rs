@@ -99,7 +99,7 @@ fn shown(name: &str) -> Shown {
         at(position(4, 2, 0.7), vec![edge(16, 4, Some(3), 1, "y")]),
         at(position(3, 1, 1.0), Vec::new()),
     ];
-    Shown { search: search(), positions, left_out: 0 }
+    Shown { search: search(), positions, left_out: 0, best: None, principal: Vec::new() }
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_deep_line_is_no_recursion() {
     for (at, shown) in positions.iter_mut().enumerate() {
         shown.position.stats.number = PositionNumber(at as u64 + 1);
     }
-    let shown = Shown { search: search(), positions, left_out: 1 };
+    let shown = Shown { search: search(), positions, left_out: 1, best: None, principal: Vec::new() };
     assert_eq!(shown.svg().matches("<circle").count() as u64, depth - 1);
     assert_eq!(shown.rows(50).len(), 52);
 }

@@ -129,7 +129,8 @@ pub(crate) struct SearchComplete {
     /// What it cost, in your unit
     #[arg(long, value_name = "X", value_parser = finite, default_value_t = 0.0)]
     pub(crate) cost: f64,
-    /// Many at once: a JSON object a line, with these options as fields and `rollout`
+    /// Many at once, a JSON object a line: rollout_id, and node_id, evaluation_id, value and reward as arrays, discount,
+    /// terminal, to_move, key, candidates {actions, exhausted}, cost; ids may be unique prefixes
     #[arg(long, value_name = "FILE|-", conflicts_with_all = ["rollout", "node", "evaluation", "value", "reward", "discount", "terminal", "to_move", "key", "actions"])]
     pub(crate) batch: Option<PathBuf>,
 }

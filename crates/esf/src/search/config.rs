@@ -116,13 +116,39 @@ fn bad(path: &Path, reason: String) -> Problem {
         .found(path.display().to_string())
 }
 
+/// Says what named the file that a problem is about.
+pub(super) fn named(key: &str, problem: Problem) -> Problem {
+    Problem { message: format!("{key}: {}", problem.message), ..problem }
+}
+
+/// Refuses the shapes that are often mistaken, and shows the right ones.
+fn shapes(text: &str) -> Result<(), String> {
+    // What is no TOML at all is told by whoever reads it next.
+    let Ok(file) = text.parse::<toml::Table>() else { return Ok(()) };
+    let plain = |table: &str, key: &str| file.get(table)?.get(key)?.as_str().map(str::to_owned);
+    for key in ["proposer", "apply"] {
+        if let Some(found) = plain("run", key) {
+            return Err(format!("{key}: expected a list, {key} = [{found:?}], found the text {found:?}"));
+        }
+    }
+    for key in ["policy", "first_play", "normalize", "objective"] {
+        if let Some(found) = plain("search", key) {
+            let more = if matches!(&*found, "ucb1" | "puct") { ", c = 1.25" } else { "" };
+            let right = format!("{key} = {{ kind = {found:?}{more} }}");
+            return Err(format!("{key}: expected a table, {right}, found the text {found:?}"));
+        }
+    }
+    Ok(())
+}
+
 impl SearchFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
     /// `bad_config` naming what cannot be used, and what the file system says.
     pub(super) fn read(path: &Path) -> Result<Self, Problem> {
-        let size = fs::metadata(path).map_err(|error| io_problem("read", path, &error))?.len();
+        let unread = |error| named("--config", io_problem("read", path, &error));
+        let size = fs::metadata(path).map_err(unread)?.len();
         if size > MAX_TEXT {
             return Err(bad(path, format!("{size} bytes are more than {MAX_TEXT}")));
         }
@@ -132,6 +158,7 @@ impl SearchFile {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, String> {
+        shapes(text)?;
         let file: FileText = toml::from_str(text).map_err(|error| error.to_string())?;
         let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
         let run = file.run.map(|run| Run::new(directory, run)).transpose()?;
@@ -144,7 +171,8 @@ impl SearchFile {
     /// `bad_evaluator`; `evaluator_changed` when the `[search]` table names another.
     pub(super) fn pin_evaluator(&mut self) -> Result<Option<Prepared>, Problem> {
         let Some(run) = &self.run else { return Ok(None) };
-        let prepared = Prepared::read(&run.evaluator)?;
+        let key = format!("evaluator in [run] of {}", self.path.display());
+        let prepared = Prepared::read(&run.evaluator).map_err(|problem| named(&key, problem))?;
         match self.search.evaluator {
             Some(pinned) if pinned != prepared.digest() => Err(Problem::new(
                 Class::Conflict,
@@ -222,6 +250,8 @@ mod tests {
     fn what_cannot_be_used_is_refused() {
         for text in [
             "x",
+            "[search]\npolicy = \"ucb1\"",
+            "[run]\nproposer = \"./p.sh\"\nevaluator = \"e\"",
             "surprise = 1",
             "[search]\nsurprise = 1",
             "[search]\npolicy = { kind = \"magic\" }",
@@ -238,5 +268,10 @@ mod tests {
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
+        let said = |text: &str| parse(text).err().unwrap_or_default();
+        let policy = said("[search]\npolicy = \"ucb1\"");
+        assert!(policy.contains("policy = { kind = \"ucb1\", c = 1.25 }"), "{policy}");
+        let proposer = said("[run]\nproposer = \"./p.sh\"\nevaluator = \"e\"");
+        assert!(proposer.contains("proposer = [\"./p.sh\"]"), "{proposer}");
     }
 }

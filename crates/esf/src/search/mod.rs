@@ -19,11 +19,11 @@ use esf_core::ops::search::{
     BestLine, Complete, CreateSearch, Expand, Keep, PruneSearch, Select, VoidRollout,
 };
 use esf_core::search::{BestKind, Candidates, Config, EdgeNumber, PositionNumber, Search};
-use esf_core::{Class, FailureClass, Problem, RolloutId};
+use esf_core::{Class, EvaluationId, FailureClass, NodeId, Problem, RolloutId};
 use esf_graph::Ref;
 use esf_store::Store;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::config::SearchFile;
 use crate::args::{self, BestKindArg, SearchCommand};
@@ -35,6 +35,10 @@ use crate::output::{self, Reply, Table};
 const MAX_ACTIONS_TEXT: u64 = 64 << 20;
 /// Most actions in it.
 const MAX_ACTIONS: usize = 100_000;
+/// Most bytes of a line of a batch.
+const MAX_OUTCOME: usize = 16 << 20;
+/// Most actions in it.
+const MAX_OUTCOME_ACTIONS: usize = 10_000;
 /// Outcomes in one commit.
 const BATCH: usize = 1000;
 
@@ -59,7 +63,9 @@ pub(crate) fn search(context: &Context, command: SearchCommand) -> Result<u8, Pr
         SearchCommand::Ls(arguments) => ls(context, &arguments),
         SearchCommand::Show(arguments) => {
             let store = context.open()?;
-            found(&store, &arguments.search).map(|search| show::search(&search))
+            let search = found(&store, &arguments.search)?;
+            let best = lines::best_position(&store, &search)?;
+            Ok(show::search_and_best(&search, best.as_ref()))
         }
         SearchCommand::Stop(arguments) => stop(context, &arguments.search),
     }?;
@@ -76,15 +82,26 @@ fn wrong_kind(expected: &str, text: &str) -> Problem {
         .found(text)
 }
 
+/// As `find::reference`; says where searches and rollouts are listed when there is none.
+fn reference(store: &Store, text: &str) -> Result<Ref, Problem> {
+    find::reference(store, text).map_err(|problem| match (&*problem.code, text.get(..4)) {
+        ("not_found", Some("sea_")) => problem.remedy("`esf search ls` lists the searches"),
+        ("not_found", Some("rol_")) => problem.remedy(
+            "`esf search export SEARCH` has the rollouts in flight; `esf search ls` lists the searches",
+        ),
+        _ => problem,
+    })
+}
+
 fn found(store: &Store, text: &str) -> Result<Search, Problem> {
-    match find::reference(store, text)? {
+    match reference(store, text)? {
         Ref::Search(id) => store.graph().search(id).map_err(refused),
         _ => Err(wrong_kind("a search", text).remedy("`esf search ls` lists them")),
     }
 }
 
 fn rollout(store: &Store, text: &str) -> Result<RolloutId, Problem> {
-    match find::reference(store, text)? {
+    match reference(store, text)? {
         Ref::Rollout(id) => Ok(id),
         _ => Err(wrong_kind("a rollout", text).remedy("`esf search select` gives them")),
     }
@@ -169,11 +186,16 @@ fn complete(context: &Context, arguments: &args::SearchComplete) -> Result<Reply
 /// that of the first refusal.
 fn complete_batch(context: &Context, path: &Path) -> Result<u8, Problem> {
     let text = read_text(path, u64::MAX)?;
+    let store = context.open()?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let outcomes: Vec<Complete> = lines
-        .map(|(number, line)| serde_json::from_str(line).map_err(|error| bad_line(path, number + 1, &error)))
+        .map(|(number, line)| {
+            outcome(&store, line).map_err(|problem| Problem {
+                message: format!("{}:{}: {}", path.display(), number + 1, problem.message),
+                ..problem
+            })
+        })
         .collect::<Result<_, _>>()?;
-    let store = context.open()?;
     let (mut table, mut values, mut ids) =
         (Table::new(&["ROLLOUT", "STATUS", "WHY"]), Vec::new(), Vec::new());
     let mut first_refusal = None;
@@ -353,9 +375,44 @@ fn parse<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     serde_json::from_str(text)
 }
 
-fn bad_line(path: &Path, number: usize, error: &serde_json::Error) -> Problem {
-    let message = format!("{}:{number}: not an outcome: {error}", path.display());
-    Problem::new(Class::Usage, "bad_outcome", message)
-        .expected("a JSON object a line: rollout_id, and node_id, evaluation_id, value, reward, discount, terminal, to_move, key, candidates, cost as far as they are to be said")
-        .remedy("nothing of the file was counted")
+/// A line of a batch. Ids may be unique prefixes, and a value may be one number.
+fn outcome(store: &Store, line: &str) -> Result<Complete, Problem> {
+    let bad = |message: String| {
+        Problem::new(Class::Usage, "bad_outcome", message)
+            .expected("a JSON object a line: rollout_id, and node_id, evaluation_id, value [numbers], reward [numbers], discount, terminal, to_move, key, candidates {actions, exhausted}, cost as far as they are to be said")
+            .remedy("nothing of the file was counted")
+    };
+    if line.len() > MAX_OUTCOME {
+        return Err(bad(format!("{} bytes, expected at most {MAX_OUTCOME} a line", line.len())));
+    }
+    let mut value: Value =
+        serde_json::from_str(line).map_err(|error| bad(format!("not an outcome: {error}")))?;
+    for name in ["value", "reward"] {
+        if let Some(number) = value.get_mut(name).filter(|number| number.is_number()) {
+            *number = json!([number.take()]);
+        }
+    }
+    let id = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    // Whole ids are not looked up for that.
+    if let Some(text) = id(&value, "rollout_id").filter(|text| text.parse::<RolloutId>().is_err()) {
+        value["rollout_id"] = json!(rollout(store, &text)?);
+    }
+    if let Some(text) = id(&value, "node_id").filter(|text| text.parse::<NodeId>().is_err()) {
+        value["node_id"] = json!(find::node(store, &text)?.node_id);
+    }
+    if let Some(text) = id(&value, "evaluation_id").filter(|text| text.parse::<EvaluationId>().is_err()) {
+        value["evaluation_id"] = match find::reference(store, &text)? {
+            Ref::Evaluation(found) => json!(found),
+            _ => return Err(wrong_kind("an evaluation", &text)),
+        };
+    }
+    let outcome: Complete =
+        serde_json::from_value(value).map_err(|error| bad(format!("not an outcome: {error}")))?;
+    match &outcome.candidates {
+        Some(candidates) if candidates.actions.len() > MAX_OUTCOME_ACTIONS => {
+            let found = candidates.actions.len();
+            Err(bad(format!("{found} actions, expected at most {MAX_OUTCOME_ACTIONS} in one outcome")))
+        }
+        _ => Ok(outcome),
+    }
 }

@@ -5,7 +5,7 @@ use esf_core::ops::search::BestLine;
 use esf_core::search::{Rollout, Search, Ticket};
 use serde_json::json;
 
-use super::lines;
+use super::lines::{self, BestPosition};
 use crate::commands::show::{optional, short};
 use crate::output::{Reply, Table};
 
@@ -36,6 +36,24 @@ pub(super) fn searches(searches: &[Search]) -> Reply {
 /// One search, under the name `search`.
 pub(super) fn search(search: &Search) -> Reply {
     Reply { value: json!({ "search": search }), ..searches(std::slice::from_ref(search)) }
+}
+
+/// One search and the best position that was found in it.
+pub(super) fn search_and_best(search: &Search, best: Option<&BestPosition>) -> Reply {
+    let mut reply = self::search(search);
+    reply.value["best"] = json!(best.map(BestPosition::json));
+    if let Some(best) = best {
+        let mut table = Table::new(&["BEST NODE", "REWARD", "N", "ACTIONS"]);
+        table.row([
+            optional(&best.position.node_id),
+            lines::number(best.reward),
+            best.position.stats.visits.to_string(),
+            best.names.join(" → "),
+        ]);
+        reply.table =
+            Table::lines(reply.table.render().lines().chain(table.render().lines()).map(str::to_owned));
+    }
+    reply
 }
 
 pub(super) fn tickets(tickets: &[Ticket]) -> Table {

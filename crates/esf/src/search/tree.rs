@@ -7,11 +7,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use esf_control::picture::{Shown, ShownPosition};
-use esf_core::search::{Position, Search};
+use esf_core::search::{BestKind, Position, Search};
 use esf_core::{Problem, SearchId};
 use esf_store::Store;
 use serde_json::json;
 
+use super::lines;
 use crate::args::{self, TreeFormat};
 use crate::context::{Context, io_problem};
 
@@ -114,5 +115,9 @@ pub(super) fn shown(store: &Store, search: SearchId, most: usize) -> Result<Show
         positions.push(ShownPosition { position, edges });
     }
     let left_out = search.positions.saturating_sub(positions.len() as u64);
-    Ok(Shown { search, positions, left_out })
+    let best = lines::best_position(store, &search)?.map(|best| best.position.stats.number);
+    let principal = graph.principal_variation(search.search_id, BestKind::Robust);
+    let principal =
+        principal.map_err(|error| error.problem())?.iter().map(|step| step.edge.stats.number).collect();
+    Ok(Shown { search, positions, left_out, best, principal })
 }

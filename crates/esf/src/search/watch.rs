@@ -7,9 +7,11 @@ use std::time::Duration;
 use esf_control::picture::Shown;
 use esf_core::Problem;
 use esf_core::search::SearchStatus;
+use serde_json::json;
 
 use super::{lines, tree};
 use crate::args;
+use crate::args::Format;
 use crate::context::{Context, io_problem};
 use crate::interrupt;
 use crate::output::{Table, printable};
@@ -37,17 +39,15 @@ pub(super) fn watch(context: &Context, arguments: &args::SearchWatch) -> Result<
             let rows = arguments.rows.map_or_else(|| height().saturating_sub(HEAD), |rows| rows as usize);
             let shown = tree::shown(&store, search, rows.max(1))?;
             let best = lines::best_reward(&store, &shown.search)?;
-            // Home, then each line to its end, then the rest: nothing flickers.
-            let (before, after) = if redraws { ("\u{1b}[H\u{1b}[2J", "") } else { ("", "\n") };
-            let text = format!(
-                "{before}{}{}",
-                text(&shown, best, rows.max(1)),
-                if arguments.once { "" } else { after }
-            );
-            let mut out = io::stdout().lock();
-            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(0),
-                result => result.map_err(|error| io_problem("write", "standard output".as_ref(), &error))?,
+            if matches!(context.format, Format::Json | Format::Jsonl) {
+                let rows = shown.rows(rows.max(1));
+                let value =
+                    json!({ "search": shown.search, "best_value": best, "best": shown.best, "rows": rows });
+                if !write(&format!("{value}\n"))? {
+                    return Ok(0);
+                }
+            } else if !write(&drawing(&shown, best, rows.max(1), redraws, arguments.once))? {
+                return Ok(0);
             }
         }
         if arguments.once || current.status == SearchStatus::Stopped && current.in_flight() == 0 {
@@ -62,6 +62,23 @@ pub(super) fn watch(context: &Context, arguments: &args::SearchWatch) -> Result<
             std::thread::sleep(nap);
             left -= nap;
         }
+    }
+}
+
+/// The tree, with what makes it take the place of the one before.
+fn drawing(shown: &Shown, best: Option<f64>, rows: usize, redraws: bool, once: bool) -> String {
+    // Home, then each line to its end, then the rest: nothing flickers.
+    let (before, after) = if redraws { ("\u{1b}[H\u{1b}[2J", "") } else { ("", "\n") };
+    format!("{before}{}{}", text(shown, best, rows), if once { "" } else { after })
+}
+
+/// Writes to standard output; false when nobody reads it any more.
+fn write(text: &str) -> Result<bool, Problem> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Ok(()) => Ok(true),
+        Err(error) => Err(io_problem("write", "standard output".as_ref(), &error)),
     }
 }
 

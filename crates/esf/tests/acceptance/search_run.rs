@@ -57,6 +57,11 @@ fn the_driver_finds_the_answer_and_every_picture_shows_it() {
     assert!(dot.starts_with("digraph") && !html.contains("<script"));
     let watched = lab.text(["search", "watch", &search, "--once"]);
     assert!(watched.contains("stopped (reward)") && watched.contains("3=3"), "{watched}");
+    let rows = lab.json(["search", "watch", &search, "--once"])["rows"].clone();
+    let best = rows.as_array().unwrap().iter().filter(|row| row["status"].as_str().unwrap().contains("best"));
+    assert_eq!(best.count(), 1, "{rows}");
+    assert!(rows.to_string().contains("principal") && html.contains("principal"), "{rows}");
+    assert_eq!(lab.json(["search", "show", &search])["best"]["node_id"], reply["best"]["node_id"]);
     assert_eq!(lab.inspect(&search)["search"]["search_id"], search.as_str());
     let rollout = lab.inspect(&search)["search"]["accepted"].clone();
     assert!(rollout.as_u64().is_some_and(|accepted| accepted < 200));
@@ -297,6 +302,23 @@ fn a_search_that_finds_nothing_fails_and_says_why() {
     }
     let settings = puzzle.settings("budget = { cost = 1.0 }", "");
     assert_eq!(refusal(&puzzle.run("g", &settings)).unwrap().code(), "not_supported");
+}
+
+/// An evaluator of a search of two players gives a value for each.
+#[test]
+fn a_run_of_two_values_takes_both_from_its_evaluator() {
+    needs_root!();
+    let puzzle = Puzzle::new();
+    puzzle.file(
+        "own/score.sh",
+        "echo '{\"reward\": 0.5, \"verdict\": \"scored\", \"values\": [0.5, 0.25]}' > $ESF_RESULT",
+    );
+    let settings =
+        puzzle.settings("leaf_value = \"first\"\nvalues = 2\nbudget = { rollouts = 3 }", "parallel = 1");
+    let output = puzzle.run("g", &settings);
+    assert!(output.status.success(), "{}", said(&output));
+    let tree = puzzle.tree(&id_of(&parsed(&output)));
+    assert_eq!(tree["positions"][0]["mean"], json!([0.5, 0.25]));
 }
 
 /// Repetitions are one edge; a proposer that ends after each answer is started again.

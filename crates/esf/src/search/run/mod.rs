@@ -27,7 +27,7 @@ use esf_core::search::{Config, Expansion, Search, StopReason, Ticket};
 use esf_core::{Class, Problem, RolloutId};
 use esf_graph::Ref;
 use esf_store::Store;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::lock::DriverLock;
 use self::progress::Tell;
@@ -63,7 +63,9 @@ pub(super) fn run(context: &Context, arguments: &args::SearchRun) -> Result<Repl
             .found(file.path.display().to_string()));
     };
     one_run_each(&evaluator, run)?;
-    let final_evaluator = run.final_evaluator.as_deref().map(Prepared::read).transpose()?;
+    let final_evaluator = run.final_evaluator.as_deref().map(Prepared::read).transpose();
+    let key = format!("final in [run] of {}", file.path.display());
+    let final_evaluator = final_evaluator.map_err(|problem| config::named(&key, problem))?;
     proposer::find(&run.proposer, &run.directory)?;
     usable(&file.search)?;
     let store = context.open()?;
@@ -71,6 +73,7 @@ pub(super) fn run(context: &Context, arguments: &args::SearchRun) -> Result<Repl
     // What is refused is refused before anything is selected.
     let group = store.graph().group(search.group_id).map_err(|error| error.problem())?;
     environment::environment(&group.default_environment, &arguments.options, Vec::new())?;
+    tell_stopped(&search);
     let _lock = DriverLock::take(store.directory(), search.search_id)?;
     let resume = resume_line(context, &search, &file);
     let context = context.acting("search-run");
@@ -122,7 +125,7 @@ fn search(
     if let Some(rollouts) = arguments.budget_rollouts {
         config.budget.rollouts = Some(rollouts);
     }
-    let Ref::Search(id) = find::reference(store, &arguments.at)? else {
+    let Ref::Search(id) = super::reference(store, &arguments.at)? else {
         let root = find::node(store, &arguments.at)?.node_id;
         let created = graph.create_search(&context.meta("create")?, CreateSearch { root, config });
         return created.map_err(|error| error.problem());
@@ -132,16 +135,37 @@ fn search(
     if same != search.config {
         let evaluator =
             if same.evaluator == search.config.evaluator { "" } else { ", its evaluator among them" };
-        let message = format!("{id} was made with other settings{evaluator}");
+        let (field, made, said) = difference(&search.config, &same);
+        let message =
+            format!("{id} was made with other settings{evaluator}: {field} was {made}, and is {said} here");
         return Err(Problem::new(Class::Conflict, "config_differs", message)
-            .expected(search.config_digest.to_string())
-            .found(same.digest().to_string())
+            .expected(format!("{field} = {made}"))
+            .found(format!("{field} = {said}"))
             .remedy("use the file that it was made with, or begin another search at a node"));
     }
     let Some(rollouts) = arguments.budget_rollouts else { return Ok(search) };
     let budget = esf_core::search::config::Budget { rollouts: Some(rollouts), ..search.config.budget };
     let meta = context.meta(&format!("budget/{}", context.trace_id()))?;
     graph.budget_search(&meta, BudgetSearch { search: id, budget }).map_err(|error| error.problem())
+}
+
+/// The first setting that differs, and both its values.
+fn difference(made: &Config, said: &Config) -> (String, Value, Value) {
+    let (made, said) = (json!(made), json!(said));
+    let differs = made.as_object().into_iter().flatten().find(|(name, value)| said[name.as_str()] != **value);
+    let name = differs.map_or("config", |(name, _)| name.as_str());
+    (name.to_owned(), made[name].clone(), said[name].clone())
+}
+
+/// Why a search that is stopped does nothing more, and what lets it go on.
+fn tell_stopped(search: &Search) {
+    let Some(reason) = search.stopped else { return };
+    eprintln!(
+        "esf: {} is stopped ({}) after {} rollouts; --budget-rollouts N with more than that lets it go on",
+        search.search_id,
+        reason.as_str(),
+        search.accepted
+    );
 }
 
 fn resume_line(context: &Context, search: &Search, file: &SearchFile) -> String {
