@@ -107,7 +107,9 @@ fn r03_a_driver_killed_50_times_counts_every_rollout_once() {
 
     let plan = cli(lab, &["prune", &search, "--no-frontier", "--dry-run"]);
     let planned = plan["pruned"].as_array().unwrap().len();
-    assert!(planned > 0 && planned < positions, "{plan}");
+    let given_up = usize::try_from(plan["positions"].as_u64().unwrap()).unwrap();
+    // Several nodes can be one position.
+    assert!(planned >= given_up && given_up > 0 && given_up < positions, "{plan}");
     let before = lab.json(["df"])["hot"].as_u64().unwrap();
     let done = cli(lab, &["prune", &search, "--no-frontier"]);
     assert_eq!(done["pruned"], plan["pruned"], "the plan is what is done");
