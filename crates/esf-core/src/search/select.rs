@@ -256,7 +256,7 @@ impl<'a, T: Tree> Walk<'a, T> {
             }
         }
         if let Some(allowed) = allowed {
-            hide(&edges, &mut open, allowed);
+            hide(self.config, &edges, &mut open, allowed);
         }
         Frame { position, edges, scores, open, taken: 0, draw }
     }
@@ -268,10 +268,10 @@ fn may_choose(config: &Config, edge: &EdgeStats) -> bool {
     edge.status == EdgeStatus::Open && (config.solve != Solve::Full || edge.child_proven.is_none())
 }
 
-/// Shuts the untried edges beyond what a position may have: those of the least priors, of equals the last.
-fn hide(edges: &[EdgeStats], open: &mut [bool], allowed: usize) {
-    let begun =
-        |edge: &&EdgeStats| edge.status == EdgeStatus::Open && (edge.child.is_some() || edge.in_flight > 0);
+/// Shuts the untried edges beyond what a position may have: those of the least priors, of equals the last. What
+/// is solved takes no place: else a position could have nothing left but what it may not have yet.
+fn hide(config: &Config, edges: &[EdgeStats], open: &mut [bool], allowed: usize) {
+    let begun = |edge: &&EdgeStats| may_choose(config, edge) && (edge.child.is_some() || edge.in_flight > 0);
     let room = allowed.saturating_sub(edges.iter().filter(begun).count());
     let mut untried: Vec<usize> =
         (0..edges.len()).filter(|index| open[*index] && edges[*index].child.is_none()).collect();

@@ -9,8 +9,8 @@ use esf_core::ops::search::{Complete, Expand};
 use esf_core::search::config::{LeafValue, Normalize, Policy, Solve, Ties, Transpositions, Widening};
 use esf_core::search::memory::{MemoryTree, Offer, Outcome, Selection, Work};
 use esf_core::search::{
-    Candidate, Candidates, Config, EdgeStats, PositionNumber, PositionStats, RolloutStatus, Stage, Step,
-    Ticket,
+    Candidate, Candidates, Config, EdgeStats, EdgeStatus, PositionNumber, PositionStats, RolloutStatus,
+    Stage, Step, StopReason, Ticket, Tree,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -44,15 +44,18 @@ fn config(dice: &mut Dice) -> Config {
         Policy::UniformNonleaf,
     ];
     let pick = |dice: &mut Dice| dice.roll(2) == 0;
+    let transpositions = if pick(dice) { Transpositions::Off } else { Transpositions::State };
+    // Where solved positions are shared, the two tell the parents that are off the path at different times.
+    let solves = if transpositions == Transpositions::Off { 3 } else { 2 };
     Config {
         policy: policies[dice.roll(5) as usize],
         values: 1 + dice.roll(2) as u8,
         discount: if pick(dice) { 1.0 } else { 0.9 },
         normalize: if pick(dice) { Normalize::None } else { Normalize::Siblings },
         widening: if pick(dice) { None } else { Some(Widening { k: 1.0, alpha: 0.5, max_children: 4 }) },
-        transpositions: if pick(dice) { Transpositions::Off } else { Transpositions::State },
+        transpositions,
         leaf_value: if pick(dice) { LeafValue::Mean } else { LeafValue::First },
-        solve: [Solve::Off, Solve::Terminal, Solve::Full][dice.roll(3) as usize],
+        solve: [Solve::Off, Solve::Terminal, Solve::Full][dice.roll(solves) as usize],
         best_value: if pick(dice) { None } else { Some(1.0) },
         max_depth: if pick(dice) { None } else { Some(4) },
         ties: if pick(dice) { Ties::First } else { Ties::Seeded },
@@ -70,13 +73,15 @@ struct Pair {
     delivered: Vec<(u64, Outcome)>,
     /// Those that bring the root's own value.
     of_root: BTreeSet<u64>,
+    /// Whether the one in the database takes no more: the one in memory has no rules to stop.
+    stopped: bool,
 }
 
 impl Pair {
     fn new(config: Config) -> Self {
         let searching = Searching::new(config.clone());
         let (ids, delivered, of_root) = Default::default();
-        Self { searching, memory: MemoryTree::new(config, 0), ids, delivered, of_root }
+        Self { searching, memory: MemoryTree::new(config, 0), ids, delivered, of_root, stopped: false }
     }
 
     /// The number in memory of a position in the database: there they are in order, too.
@@ -110,7 +115,15 @@ impl Pair {
     }
 
     fn select(&mut self) {
+        if self.stopped {
+            return;
+        }
         let found = self.searching.select(1);
+        if let Some(reason) = found.stopped {
+            self.nothing_is_left(reason);
+            self.stopped = true;
+            return;
+        }
         match (found.tickets.as_slice(), self.memory.select()) {
             ([ticket], Selection::Work(work)) => {
                 self.same_work(ticket, &work);
@@ -122,6 +135,18 @@ impl Pair {
             ([], Selection::Saturated) => assert!(found.saturated),
             ([], Selection::Exhausted) => assert!(!found.saturated),
             (tickets, other) => panic!("{tickets:?} and {other:?}"),
+        }
+    }
+
+    /// A search without budgets stops when no rollout could tell anything new.
+    fn nothing_is_left(&self, reason: StopReason) {
+        let root = self.memory.position(PositionNumber(0)).expect("the root");
+        let edges = self.memory.edges(root.number).expect("its edges");
+        let known = |edge: &EdgeStats| edge.status != EdgeStatus::Open || edge.child_proven.is_some();
+        match reason {
+            StopReason::Proven => assert!(root.proven.is_some(), "{root:?}"),
+            StopReason::Exhausted => assert!(edges.iter().all(known), "{edges:?}"),
+            other => panic!("stopped by {other:?}"),
         }
     }
 
@@ -280,4 +305,10 @@ proptest! {
     fn the_database_and_the_memory_agree(seed in any::<u64>()) {
         drive(seed, 120);
     }
+}
+
+/// Where widening hid the last untried edge behind solved ones, the search ended too early.
+#[test]
+fn what_is_solved_takes_no_place_of_what_is_untried() {
+    drive(995_541_272_566_140_103, 120);
 }
