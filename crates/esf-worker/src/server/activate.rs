@@ -452,8 +452,9 @@ impl Worker {
         let (worker, own, more) = (Arc::clone(self), attempt.clone(), extra.clone());
         let make = move || worker.make(&own, base, &more);
         let worker = Arc::clone(self);
-        let late = move |made: Result<Box<dyn Sandbox>, Problem>| {
-            if let Err(error) = made.map(|sandbox| sandbox.release()).unwrap_or(Ok(())) {
+        let late = move |made: Option<Result<Box<dyn Sandbox>, Problem>>| {
+            let sandbox = made.and_then(Result::ok);
+            if let Some(Err(error)) = sandbox.map(|sandbox| sandbox.release()) {
                 tracing::warn!(attempt = %id, %error, "a sandbox that came too late did not go down cleanly");
             }
             worker.discard(id);
