@@ -1,4 +1,5 @@
 -- Tree search. Every table and column is described in docs/schema.md.
+-- A list of three words or more in a CHECK is a temporary table for each row that is written: hence the ORs.
 -- A value is a REAL in a search of one value, a JSON array in one of several, null while there is none.
 
 CREATE TABLE searches (
@@ -37,7 +38,7 @@ CREATE TABLE positions (
     level         INTEGER NOT NULL, -- greater than that of every position with an edge to it
     to_move       INTEGER NOT NULL,
     terminal      INTEGER NOT NULL CHECK (terminal IN (0, 1)),
-    expansion     TEXT NOT NULL CHECK (expansion IN ('unasked', 'open', 'exhausted')),
+    expansion     TEXT NOT NULL CHECK (expansion = 'unasked' OR expansion = 'open' OR expansion = 'exhausted'),
     asking        INTEGER NOT NULL CHECK (asking >= 0),
     edge_count    INTEGER NOT NULL CHECK (edge_count <= 1048576),
     place         INTEGER,          -- its place among those of the search that have edges, from 0
@@ -69,7 +70,7 @@ CREATE TABLE edges (
     discount       REAL NOT NULL,
     visits         INTEGER NOT NULL,
     in_flight      INTEGER NOT NULL CHECK (in_flight >= 0),
-    status         TEXT NOT NULL CHECK (status IN ('open', 'closed', 'lost', 'pruned')),
+    status         TEXT NOT NULL CHECK (status = 'open' OR status = 'closed' OR status = 'lost' OR status = 'pruned'),
     failures       INTEGER NOT NULL,
     closed_because TEXT,
     child_visits   INTEGER NOT NULL, -- of the child, as the three below it: kept equal
@@ -99,9 +100,9 @@ CREATE TABLE rollouts (
     ordinal        INTEGER NOT NULL,
     steps          TEXT NOT NULL, -- a JSON array of edges
     leaf           INTEGER NOT NULL REFERENCES positions (number),
-    stage          TEXT NOT NULL CHECK (stage IN ('expand', 'visit', 'revisit')),
+    stage          TEXT NOT NULL CHECK (stage = 'expand' OR stage = 'visit' OR stage = 'revisit'),
     wanted         INTEGER,
-    status         TEXT NOT NULL CHECK (status IN ('selected', 'accepted', 'void')),
+    status         TEXT NOT NULL CHECK (status = 'selected' OR status = 'accepted' OR status = 'void'),
     outcome_digest BLOB,
     value          ANY,
     reached        INTEGER REFERENCES positions (number),
