@@ -70,6 +70,11 @@ pub(crate) fn bad<T>(reason: impl Into<String>) -> Result<T, BadReport> {
     Err(BadReport(reason.into()))
 }
 
+/// The beginning of what a report says, for a refusal.
+pub(crate) fn cut(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
 /// Counts the tests of a report.
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
 
-use crate::report::{BadReport, Counts, MAX_TESTS, bad};
+use crate::report::{BadReport, Counts, MAX_TESTS, bad, cut};
 
 /// Deepest element.
 const MAX_DEPTH: usize = 64;
@@ -217,10 +217,6 @@ fn each_attribute(
         take(attribute.key.as_ref(), &attribute.value)?;
     }
     Ok(())
-}
-
-fn cut(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! (a number twice, one beyond it, a second plan) is refused; indented lines belong to the line they
 //! explain and count nothing; other lines are what programs print besides.
 
-use crate::report::{BadReport, Counts, MAX_TESTS, bad};
+use crate::report::{BadReport, Counts, MAX_TESTS, bad, cut};
 
 #[derive(Default)]
 struct Tap {
@@ -138,10 +138,6 @@ fn directive(description: &str) -> Directive {
         word if word == "todo" => Directive::Todo,
         _ => Directive::None,
     }
-}
-
-fn cut(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 #[cfg(test)]

@@ -174,6 +174,25 @@ pub struct PositionStats {
     pub proven: Option<Vec<f64>>,
 }
 
+impl PositionStats {
+    /// Those of a position that nobody has seen yet, at a depth. Its number is 0 until it is stored.
+    pub fn unseen(depth: u32) -> Self {
+        Self {
+            number: PositionNumber(0),
+            depth,
+            to_move: 0,
+            terminal: false,
+            expansion: Expansion::Unasked,
+            asking: 0,
+            values: 0,
+            value: Vec::new(),
+            visits: 0,
+            mean: Vec::new(),
+            proven: None,
+        }
+    }
+}
+
 /// Whether an edge may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EdgeStatus {
@@ -236,6 +255,27 @@ pub struct EdgeStats {
     pub child_visits: u64,
     /// The child's proven value.
     pub child_proven: Option<Vec<f64>>,
+}
+
+impl EdgeStats {
+    /// Those of an edge that nobody has taken. Its number and ordinal are 0 until it is stored.
+    pub fn untried(prior: f64, discount: f64) -> Self {
+        Self {
+            number: EdgeNumber(0),
+            ordinal: 0,
+            prior,
+            child: None,
+            reward: Vec::new(),
+            discount,
+            visits: 0,
+            in_flight: 0,
+            status: EdgeStatus::Open,
+            failures: 0,
+            child_mean: Vec::new(),
+            child_visits: 0,
+            child_proven: None,
+        }
+    }
 }
 
 /// An action that a proposer offers.

@@ -10,8 +10,7 @@ use esf_core::ops::{Meta, Reject, Transition};
 use esf_core::record::{Evaluation, EventKind, Node};
 use esf_core::search::config::{Solve, Transpositions};
 use esf_core::search::{
-    Candidates, Config, EdgeNumber, EdgeStats, EdgeStatus, PositionStats, Rollout, RolloutStatus, Stage,
-    Step, Tree, rules, visit,
+    Candidates, Config, EdgeStats, PositionStats, Rollout, RolloutStatus, Stage, Step, Tree, rules, visit,
 };
 use esf_core::state::NodeStatus;
 use esf_core::{Digest, canonical};
@@ -459,7 +458,8 @@ impl Session<'_> {
             Some(candidates) => self.new_edges(&mut row, candidates)?,
             None => Vec::new(),
         };
-        let edges: Vec<EdgeStats> = new.iter().map(|(candidate, _)| untried(candidate.prior)).collect();
+        let edges: Vec<EdgeStats> =
+            new.iter().map(|(candidate, _)| EdgeStats::untried(candidate.prior, 1.0)).collect();
         visit::recompute(self.config(), &mut row.stats, &edges);
         row.stats.number = next_position(self.db)?;
         insert_position(self.db, &row)?;
@@ -550,24 +550,5 @@ impl Session<'_> {
             }
         }
         self.spread_lost()
-    }
-}
-
-/// An edge that nobody has taken.
-fn untried(prior: f64) -> EdgeStats {
-    EdgeStats {
-        number: EdgeNumber(0),
-        ordinal: 0,
-        prior,
-        child: None,
-        reward: Vec::new(),
-        discount: 1.0,
-        visits: 0,
-        in_flight: 0,
-        status: EdgeStatus::Open,
-        failures: 0,
-        child_mean: Vec::new(),
-        child_visits: 0,
-        child_proven: None,
     }
 }

@@ -5,8 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use esf_core::Digest;
-use esf_core::search::config::{LeafValue, Solve};
-use esf_core::search::{Config, EdgeNumber, PositionNumber};
+use esf_core::search::{EdgeNumber, PositionNumber, visit};
 use rusqlite::{Connection, params};
 
 use super::rows::{self, PositionRow};
@@ -65,7 +64,7 @@ impl Session<'_> {
             self.forget(order.position);
             let values = params![order.depth, order.level, count(order.position.0)?];
             change(self.db, statements::RAISE_POSITION, values, "position")?;
-            if reopens(self.config(), order.was, order.depth) {
+            if visit::reopens(self.config(), order.was, order.depth) {
                 reopened.insert((order.level, order.position));
             }
         }
@@ -111,13 +110,6 @@ impl Session<'_> {
         }
         self.renew(waiting, true)
     }
-}
-
-/// Whether a position that comes nearer, `from` one depth `to` another, was proven perhaps because it could not be
-/// expanded, and can be now.
-fn reopens(config: &Config, from: u32, to: u32) -> bool {
-    let settles = config.solve == Solve::Full && config.leaf_value == LeafValue::First;
-    settles && config.max_depth.is_some_and(|depth| to < depth && depth <= from)
 }
 
 /// What an edge from `from` to `to` changes of levels and depths; nothing when it would close a cycle.

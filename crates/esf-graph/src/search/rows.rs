@@ -196,21 +196,8 @@ pub(crate) struct PositionRow {
 impl PositionRow {
     /// A position that nobody has seen yet, at a depth that is its level; its number comes when it is stored.
     pub(crate) fn unseen(search: i64, entry: Option<EdgeNumber>, depth: u32) -> Self {
-        let stats = PositionStats {
-            number: PositionNumber(0),
-            depth,
-            to_move: 0,
-            terminal: false,
-            expansion: Expansion::Unasked,
-            asking: 0,
-            values: 0,
-            value: Vec::new(),
-            visits: 0,
-            mean: Vec::new(),
-            proven: None,
-        };
         Self {
-            stats,
+            stats: PositionStats::unseen(depth),
             search,
             entry,
             entries: u32::from(entry.is_some()),

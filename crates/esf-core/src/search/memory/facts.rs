@@ -245,16 +245,9 @@ impl MemoryTree {
         let number = PositionNumber(self.positions.len() as u64);
         let stats = PositionStats {
             number,
-            depth: made.depth,
             to_move: made.to_move,
             terminal: made.terminal,
-            expansion: Expansion::Unasked,
-            asking: 0,
-            values: 0,
-            value: Vec::new(),
-            visits: 0,
-            mean: Vec::new(),
-            proven: None,
+            ..PositionStats::unseen(made.depth)
         };
         if let Some(key) = made.key {
             self.by_key.insert(key, number);
@@ -263,21 +256,8 @@ impl MemoryTree {
     }
 
     fn add_edge(&mut self, parent: PositionNumber, edge: &EdgeFact) {
-        let stats = EdgeStats {
-            number: edge.number,
-            ordinal: edge.ordinal,
-            prior: edge.prior,
-            child: None,
-            reward: Vec::new(),
-            discount: self.config.discount,
-            visits: 0,
-            in_flight: 0,
-            status: EdgeStatus::Open,
-            failures: 0,
-            child_mean: Vec::new(),
-            child_visits: 0,
-            child_proven: None,
-        };
+        let untried = EdgeStats::untried(edge.prior, self.config.discount);
+        let stats = EdgeStats { number: edge.number, ordinal: edge.ordinal, ..untried };
         self.place_mut(parent).edges.push(edge.number);
         self.edges.push(Link { stats, parent, action: edge.action });
     }
