@@ -178,7 +178,7 @@ fn hand_over(dir: &Path) {
         std::os::unix::fs::chown(made, Some(NOBODY), Some(NOBODY)).expect("chown");
     }
     assert!(as_nobody(dir, "hand over").success());
-    support::shell(dir, &format!("chown -R root:root '{}'; sync", handed.display()));
+    support::shell(dir, &format!("chown -R root:root '{0}'; sync -f '{0}'", handed.display()));
 }
 
 /// The user's part: a base with what the disk cannot say, and a node on top.
@@ -295,7 +295,7 @@ fn check_whole(stack: &LayerStack, store: &Path, pins: &[RootPin], at: &str) {
     }
     assert_eq!(stack.fsck(&()).expect("fsck").damage, [""; 0], "{at}");
     assert_eq!(stack.empty_trash(), 0, "{at}");
-    assert_eq!(stack.usage().expect("usage"), stack.recount().expect("recount"), "{at}");
+    support::check_ledger(stack, at);
 }
 
 /// Crashes at the first `most` occurrences of every boundary; `action` writes the failpoint's action
@@ -396,18 +396,24 @@ fn power_cut_finds_a_boundary_without_its_sync() {
         "pack-sync=skip;seal-cleanup=kill@1",
     ];
     for at in cases {
-        let disk = SmallDisk::new(&[]);
-        let dir = disk.beside("");
-        make_sources(&dir);
-        hand_over(&dir);
-        assert!(!run_child(&dir, at).success(), "{at}");
-        disk.cut_power();
-        let checked = std::panic::catch_unwind(|| {
-            forget_uppers(&dir);
-            recover_and_check(&dir, at);
-        });
-        assert!(checked.is_err(), "{at}: nobody noticed");
+        // Somebody else's sync(2) reaches this disk as well, and the kernel writes by itself after some
+        // seconds: what was saved by that luck is tried again.
+        assert!((0..5).any(|_| is_noticed(at)), "{at}: nobody noticed");
     }
+}
+
+fn is_noticed(at: &str) -> bool {
+    let disk = SmallDisk::new(&[]);
+    let dir = disk.beside("");
+    make_sources(&dir);
+    hand_over(&dir);
+    assert!(!run_child(&dir, at).success(), "{at}");
+    disk.cut_power();
+    let checked = std::panic::catch_unwind(|| {
+        forget_uppers(&dir);
+        recover_and_check(&dir, at);
+    });
+    checked.is_err()
 }
 
 fn forget_uppers(dir: &Path) {

@@ -68,7 +68,7 @@ fn check(stack: &LayerStack, pins: &[RootPin]) {
     }
     assert_eq!(stack.fsck(&()).expect("fsck").damage, [""; 0]);
     assert_eq!(stack.empty_trash(), 0);
-    assert_eq!(stack.usage().expect("usage"), stack.recount().expect("recount"));
+    support::check_ledger(stack, "at the end");
 }
 
 fn attempt(n: u8) -> AttemptId {

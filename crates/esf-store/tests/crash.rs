@@ -148,7 +148,7 @@ fn check(dir: &Path, points: &str) {
     let damage = store.fsck(&()).unwrap().damage;
     assert!(damage.is_empty(), "{points}: {damage:?}");
     store.stack().empty_trash();
-    assert_eq!(store.stack().usage().unwrap(), store.stack().recount().unwrap(), "{points}");
+    support::check_ledger(store.stack(), points);
     for group in store.graph().groups().unwrap() {
         let node = store.sealed_node(group.canonical_node_id).unwrap();
         let report = store.stack().verify(&node.root().unwrap(), &()).unwrap();

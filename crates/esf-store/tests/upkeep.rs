@@ -29,8 +29,7 @@ fn lost(lab: &Lab, started: &esf_core::ops::start::Started) {
 
 fn check_accounts(lab: &Lab) {
     lab.store.stack().empty_trash();
-    let stack = lab.store.stack();
-    assert_eq!(stack.usage().unwrap(), stack.recount().unwrap());
+    support::check_ledger(lab.store.stack(), "after the trash was emptied");
 }
 
 #[test]

@@ -123,6 +123,15 @@ impl Store {
     }
 }
 
+/// The ledger says what the disk says. The databases' own files may grow a block between the two looks, when
+/// the kernel writes them back: looks again then.
+pub fn check_ledger(stack: &LayerStack, at: &str) {
+    let counts = || (stack.usage().expect("usage"), stack.recount().expect("recount"));
+    let (usage, recount) =
+        (0..5).map(|_| counts()).find(|(usage, disk)| usage == disk).unwrap_or_else(counts);
+    assert_eq!(usage, recount, "{at}: the ledger and the disk disagree");
+}
+
 /// An ordinary user's number.
 pub const NOBODY: u32 = 65534;
 

@@ -20,7 +20,7 @@ use esf_core::policy::{Durability, PolicyDocument};
 use esf_core::record::{Changed, Json, Node, Purpose};
 use esf_core::time::BootMillis;
 use esf_core::{AttemptId, Digest, NodeId, Timestamp, WorkerId};
-use esf_layerstack::{PreparedSeal, SealRequest, Workspace};
+use esf_layerstack::{LayerStack, PreparedSeal, SealRequest, Workspace};
 use esf_store::{CreateGroup, Created, ImportOptions, Source, Store};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
@@ -56,6 +56,15 @@ pub(crate) struct Lab {
     pub(crate) store: Store,
     pub(crate) dir: Place,
     count: Cell<u64>,
+}
+
+/// The ledger says what the disk says. The databases' own files may grow a block between the two looks, when
+/// the kernel writes them back: looks again then.
+pub(crate) fn check_ledger(stack: &LayerStack, at: &str) {
+    let counts = || (stack.usage().expect("usage"), stack.recount().expect("recount"));
+    let (usage, recount) =
+        (0..5).map(|_| counts()).find(|(usage, disk)| usage == disk).unwrap_or_else(counts);
+    assert_eq!(usage, recount, "{at}: the ledger and the disk disagree");
 }
 
 pub(crate) fn meta(key: &str) -> Meta {
