@@ -160,6 +160,12 @@ id_types! {
     SearchId = "sea_";
     /// Names one rollout of a search: a selected path and what came of it.
     RolloutId = "rol_";
+    /// Names a run: rollouts for training, under one policy.
+    RunId = "run_";
+    /// Names a prompt of a run: a group of siblings that begin on one node.
+    PromptId = "prm_";
+    /// Names a sibling: one logical rollout of a prompt, whatever is tried for it.
+    SiblingId = "sib_";
 }
 
 #[cfg(test)]

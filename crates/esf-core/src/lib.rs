@@ -15,6 +15,7 @@ pub mod ops;
 pub mod policy;
 pub mod problem;
 pub mod record;
+pub mod rollout;
 pub mod search;
 pub mod state;
 pub mod time;
@@ -23,7 +24,8 @@ pub mod units;
 pub use digest::{AttrsId, BlobId, Digest, EnvironmentDigest, PolicyDigest, RootId, StateId, TreeId};
 pub use failure::FailureClass;
 pub use id::{
-    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId, StoreId, WorkerId,
+    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, PromptId, RolloutId, RunId, SearchId,
+    SiblingId, StoreId, WorkerId,
 };
 pub use name::Name;
 pub use problem::{Class, Problem};

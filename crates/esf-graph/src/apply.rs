@@ -75,7 +75,7 @@ pub(crate) fn insert_root(db: &Connection, root: RootPin, meta: &Meta) -> Result
     Ok(db.prepare_cached(statements::INSERT_ROOT)?.execute(values)? == 1)
 }
 
-fn insert_environment(db: &Connection, environment: &Environment) -> Result<()> {
+pub(crate) fn insert_environment(db: &Connection, environment: &Environment) -> Result<()> {
     let digest = environment.digest();
     let values = params![
         digest.bytes(),
@@ -332,6 +332,8 @@ fn log(db: &Connection, meta: &Meta, transition: &Transition) -> Result<()> {
         optional(transition.root_id.as_ref()),
         optional(transition.search_id.as_ref()),
         optional(transition.rollout_id.as_ref()),
+        optional(transition.run_id.as_ref()),
+        optional(transition.sibling_id.as_ref()),
         meta.actor,
         meta.trace_id,
         json(&transition.detail)?,
@@ -354,6 +356,8 @@ fn event(meta: &Meta, transition: &Transition) -> Event {
         root_id: transition.root_id,
         search_id: transition.search_id,
         rollout_id: transition.rollout_id,
+        run_id: transition.run_id,
+        sibling_id: transition.sibling_id,
         actor: meta.actor.clone(),
         trace_id: meta.trace_id.clone(),
         detail: transition.detail.clone(),

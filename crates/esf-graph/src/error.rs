@@ -82,6 +82,12 @@ pub enum Error {
     Database(Arc<rusqlite::Error>),
 }
 
+impl From<esf_core::ops::rollout::reject::Reject> for Error {
+    fn from(reject: esf_core::ops::rollout::reject::Reject) -> Self {
+        Self::Rejected(reject.into())
+    }
+}
+
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
         use rusqlite::ErrorCode::{DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull, NotADatabase};

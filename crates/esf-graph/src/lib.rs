@@ -19,6 +19,7 @@ mod queue;
 mod reads;
 mod records;
 mod resolve;
+mod rollout;
 mod row;
 mod schema;
 mod search;

@@ -238,6 +238,8 @@ pub(crate) fn event(columns: &mut Columns<'_>) -> Result<Event> {
         root_id: columns.optional_id()?,
         search_id: columns.optional_id()?,
         rollout_id: columns.optional_id()?,
+        run_id: columns.optional_id()?,
+        sibling_id: columns.optional_id()?,
         actor: columns.take()?,
         trace_id: columns.take()?,
         detail: columns.json()?,

@@ -3,7 +3,10 @@
 
 use std::ops::RangeInclusive;
 
-use esf_core::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId};
+use esf_core::id::{
+    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, PromptId, RolloutId, RunId, SearchId,
+    SiblingId,
+};
 use esf_core::{Digest, RootId};
 use rusqlite::{Connection, params};
 
@@ -32,6 +35,12 @@ pub enum Ref {
     Search(SearchId),
     /// A rollout of a search.
     Rollout(RolloutId),
+    /// A run.
+    Run(RunId),
+    /// A prompt of a run.
+    Prompt(PromptId),
+    /// A sibling of a prompt.
+    Sibling(SiblingId),
 }
 
 impl Ref {
@@ -47,6 +56,9 @@ impl Ref {
             Self::Root(_) => "root",
             Self::Search(_) => "search",
             Self::Rollout(_) => "rollout",
+            Self::Run(_) => "run",
+            Self::Prompt(_) => "prompt",
+            Self::Sibling(_) => "sibling",
         }
     }
 }
@@ -63,6 +75,9 @@ impl std::fmt::Display for Ref {
             Self::Root(id) => id.fmt(f),
             Self::Search(id) => id.fmt(f),
             Self::Rollout(id) => id.fmt(f),
+            Self::Run(id) => id.fmt(f),
+            Self::Prompt(id) => id.fmt(f),
+            Self::Sibling(id) => id.fmt(f),
         }
     }
 }
@@ -203,6 +218,15 @@ const KINDS: &[Kind] = &[
     Kind {
         prefix: RolloutId::PREFIX,
         find: |db, hex| by_prefix(db, statements::IDS_OF_ROLLOUTS, hex, Ref::Rollout),
+    },
+    Kind { prefix: RunId::PREFIX, find: |db, hex| by_prefix(db, statements::IDS_OF_RUNS, hex, Ref::Run) },
+    Kind {
+        prefix: PromptId::PREFIX,
+        find: |db, hex| by_prefix(db, statements::IDS_OF_PROMPTS, hex, Ref::Prompt),
+    },
+    Kind {
+        prefix: SiblingId::PREFIX,
+        find: |db, hex| by_prefix(db, statements::IDS_OF_SIBLINGS, hex, Ref::Sibling),
     },
 ];
 

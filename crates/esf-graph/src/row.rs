@@ -4,7 +4,8 @@
 use std::fmt::Display;
 
 use esf_core::id::{
-    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId, StoreId, WorkerId,
+    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, PromptId, RolloutId, RunId, SearchId,
+    SiblingId, StoreId, WorkerId,
 };
 use esf_core::{AttrsId, Digest, EnvironmentDigest, PolicyDigest, RootId, StateId};
 use rusqlite::types::{FromSql, ValueRef};
@@ -41,8 +42,11 @@ ids!(
     GroupId,
     LeaseId,
     NodeId,
+    PromptId,
     RolloutId,
+    RunId,
     SearchId,
+    SiblingId,
     StoreId,
     WorkerId,
     Digest

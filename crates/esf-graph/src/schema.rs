@@ -12,6 +12,7 @@ const APPLICATION_ID: i64 = 0x4553_4647;
 const MIGRATIONS: &[(&str, &str)] = &[
     ("first", include_str!("sql/migrations/0001_first.sql")),
     ("search", include_str!("sql/migrations/0002_search.sql")),
+    ("rollouts", include_str!("sql/migrations/0003_rollouts.sql")),
 ];
 
 /// The newest version known.

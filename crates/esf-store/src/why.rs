@@ -33,6 +33,9 @@ impl Store {
             Ref::Exec(id) => Ok(vec![format!("exec {id}: records are kept")]),
             Ref::Search(id) => Ok(vec![format!("search {id}: records are kept")]),
             Ref::Rollout(id) => Ok(vec![format!("rollout {id}: records are kept")]),
+            Ref::Run(id) => Ok(vec![format!("run {id}: records are kept")]),
+            Ref::Prompt(id) => Ok(vec![format!("prompt {id}: records are kept")]),
+            Ref::Sibling(id) => Ok(vec![format!("sibling {id}: records are kept")]),
         }
     }
 

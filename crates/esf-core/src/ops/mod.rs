@@ -21,6 +21,7 @@ pub mod reject;
 pub mod release_attempt;
 pub mod renew;
 pub mod retry;
+pub mod rollout;
 pub mod search;
 pub mod start;
 pub mod tag;
@@ -31,7 +32,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::RootId;
 use crate::id::{
-    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId, Seed, StoreId,
+    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, RunId, SearchId, Seed, SiblingId,
+    StoreId,
 };
 use crate::policy::PolicyDocument;
 use crate::record::{Attempt, Evaluation, EventKind, Exec, Group, Json, Lease, Node};
@@ -236,6 +238,10 @@ pub struct Transition {
     pub search_id: Option<SearchId>,
     /// The rollout.
     pub rollout_id: Option<RolloutId>,
+    /// The run.
+    pub run_id: Option<RunId>,
+    /// The sibling of a run.
+    pub sibling_id: Option<SiblingId>,
     /// What else there is to say.
     pub detail: Json,
 }
@@ -254,6 +260,8 @@ impl Transition {
             root_id: None,
             search_id: None,
             rollout_id: None,
+            run_id: None,
+            sibling_id: None,
             detail: Json::Null,
         }
     }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::id::{AttemptId, ExecId, LeaseId, NodeId};
 use crate::manifest::RootPin;
-use crate::ops::search;
+use crate::ops::{rollout, search};
 use crate::problem::{Class, Problem};
 use crate::record::{Json, LogicalState, StateTooLarge};
 use crate::state::{AttemptStatus, IllegalStep, NodeStatus};
@@ -195,6 +195,9 @@ pub enum Reject {
     /// A refusal by a search.
     #[error(transparent)]
     Search(#[from] search::reject::Reject),
+    /// A refusal by a run.
+    #[error(transparent)]
+    Rollout(#[from] rollout::reject::Reject),
 }
 
 impl Reject {
@@ -238,6 +241,7 @@ impl Reject {
             Self::Quota { .. } => (Class::Refused, "quota"),
             Self::ExecEnded { .. } => (Class::Conflict, "exec_ended"),
             Self::Search(reject) => reject.class_and_code(),
+            Self::Rollout(reject) => reject.class_and_code(),
         }
     }
 
@@ -283,6 +287,7 @@ impl Reject {
             Self::Quota { used, limit, .. } => both(&format!("fewer than {limit}"), used),
             Self::ExecEnded { exec } => both("a running exec", exec),
             Self::Search(reject) => reject.expected_and_found(),
+            Self::Rollout(reject) => reject.expected_and_found(),
         }
     }
 
@@ -317,6 +322,7 @@ impl Reject {
             }
             Self::Quota { .. } => "wait for an attempt to end, or raise the group's quota".to_owned(),
             Self::Search(reject) => return reject.remediation(),
+            Self::Rollout(reject) => return reject.remediation(),
             Self::BadMeta { .. }
             | Self::BadArgument { .. }
             | Self::Pruned { .. }
@@ -356,6 +362,7 @@ impl Reject {
             Self::Quota { quota, used, limit } => json!({ "quota": quota, "used": used, "limit": limit }),
             Self::ExecEnded { exec } => json!({ "exec_id": exec }),
             Self::Search(reject) => reject.context(),
+            Self::Rollout(reject) => reject.context(),
             Self::BadMeta { .. }
             | Self::BadName { .. }
             | Self::BadArgument { .. }

@@ -4,7 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::digest::RootId;
-use crate::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, SearchId};
+use crate::id::{
+    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, RolloutId, RunId, SearchId, SiblingId,
+};
 use crate::record::{Json, text_forms};
 use crate::time::Timestamp;
 
@@ -67,6 +69,26 @@ pub enum EventKind {
     RolloutAccepted,
     /// A rollout came to nothing.
     RolloutVoid,
+    /// A run was made.
+    RunCreated,
+    /// A run takes no more work.
+    RunOver,
+    /// A version of a run's policy was published.
+    PolicyPublished,
+    /// Prompts were added to a run, by one request.
+    PromptsAdded,
+    /// Trials of siblings began, by one request.
+    SiblingsStarted,
+    /// A revision of a sibling ended.
+    SiblingEnded,
+    /// All siblings of a prompt have ended.
+    PromptEnded,
+    /// A sibling, or a whole prompt, is to be done again.
+    Refilled,
+    /// A consumer acknowledged entries.
+    Acknowledged,
+    /// What a consumer trained on after a step is open again.
+    Reopened,
 }
 
 text_forms!(EventKind {
@@ -98,6 +120,16 @@ text_forms!(EventKind {
     PositionExpanded = "position_expanded",
     RolloutAccepted = "rollout_accepted",
     RolloutVoid = "rollout_void",
+    RunCreated = "run_created",
+    RunOver = "run_over",
+    PolicyPublished = "policy_published",
+    PromptsAdded = "prompts_added",
+    SiblingsStarted = "siblings_started",
+    SiblingEnded = "sibling_ended",
+    PromptEnded = "prompt_ended",
+    Refilled = "refilled",
+    Acknowledged = "acknowledged",
+    Reopened = "reopened",
 });
 
 /// One event.
@@ -129,6 +161,12 @@ pub struct Event {
     /// The rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout_id: Option<RolloutId>,
+    /// The run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// The sibling of a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sibling_id: Option<SiblingId>,
     /// Who asked.
     pub actor: String,
     /// The trace of the request.

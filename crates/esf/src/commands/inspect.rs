@@ -37,6 +37,15 @@ pub(super) fn inspect(context: &Context, arguments: &args::Inspect) -> Result<Re
             let ticket = graph.ticket(id).map_err(problem)?;
             json!({ "rollout": ticket.rollout, "actions": ticket.actions, "action": ticket.action, "leaf_node_id": ticket.leaf_node_id })
         }
+        Ref::Run(id) => json!({ "run": graph.run(id).map_err(problem)? }),
+        Ref::Prompt(id) => {
+            let siblings = graph.siblings(id).map_err(problem)?;
+            json!({ "prompt": graph.prompt(id).map_err(problem)?, "siblings": siblings })
+        }
+        Ref::Sibling(id) => {
+            let steps = graph.steps(id, None, 0, u64::MAX).map_err(problem)?;
+            json!({ "sibling": graph.sibling(id).map_err(problem)?, "steps": steps })
+        }
         Ref::Exec(id) => json!({ "exec": graph.exec(id).map_err(problem)? }),
         Ref::Root(id) => {
             let pins = graph.root_pins(id).map_err(problem)?;

@@ -1,0 +1,1 @@
+SELECT version, weights, adapter, published_at FROM policy_versions WHERE run = $1 ORDER BY version
