@@ -6,5 +6,9 @@
 
 mod book;
 mod create;
+mod deliver;
+mod finish;
 mod reads;
 pub(crate) mod rows;
+mod start;
+mod steps;

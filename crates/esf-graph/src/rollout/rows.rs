@@ -100,8 +100,6 @@ pub(crate) struct PromptRow {
     pub(crate) number: i64,
     /// That of its run.
     pub(crate) run: i64,
-    /// How many of its siblings have not ended.
-    pub(crate) open: u64,
     /// The record, without statistics.
     pub(crate) prompt: Prompt,
 }
@@ -109,7 +107,7 @@ pub(crate) struct PromptRow {
 /// Reads a prompt.
 pub(crate) fn prompt(columns: &mut Columns<'_>) -> Result<PromptRow> {
     let (number, run) = (columns.take()?, columns.take()?);
-    let open = columns.count()?;
+
     let prompt = Prompt {
         prompt_id: columns.id()?,
         run_id: columns.id()?,
@@ -128,7 +126,7 @@ pub(crate) fn prompt(columns: &mut Columns<'_>) -> Result<PromptRow> {
         stats: RewardStats::default(),
         created_at: time(columns)?,
     };
-    Ok(PromptRow { number, run, open, prompt })
+    Ok(PromptRow { number, run, prompt })
 }
 
 /// A sibling as the operations see it.
@@ -365,8 +363,6 @@ impl State {
 /// An entry as a consumer has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Consumption {
-    /// The entry.
-    pub(crate) sequence: u64,
     /// What was done with it.
     pub(crate) state: State,
     /// The batch it was delivered in last; none once it was open again.
@@ -380,7 +376,6 @@ pub(crate) struct Consumption {
 /// Reads an entry as a consumer has it.
 pub(crate) fn consumption(columns: &mut Columns<'_>) -> Result<Consumption> {
     Ok(Consumption {
-        sequence: columns.count()?,
         state: columns.word(State::parse)?,
         batch: columns.optional_count()?,
         step: columns.optional_count()?,

@@ -7,6 +7,7 @@ mod lifecycle;
 mod prune;
 mod races;
 mod reads;
+mod rollout;
 mod schema;
 pub(crate) mod search;
 

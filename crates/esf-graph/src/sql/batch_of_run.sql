@@ -1,0 +1,1 @@
+SELECT consumer, sequences FROM batches WHERE run = $1 AND batch = $2

@@ -1,0 +1,1 @@
+UPDATE siblings SET status = $1, sequence = $2 WHERE number = $3

@@ -1,0 +1,1 @@
+SELECT max(trainer_step) FROM consumers WHERE run = $1

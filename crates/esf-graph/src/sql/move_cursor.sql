@@ -1,0 +1,1 @@
+UPDATE consumers SET cursor = $1 WHERE number = $2

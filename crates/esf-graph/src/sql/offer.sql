@@ -1,0 +1,1 @@
+UPDATE consumers SET offered = $1 WHERE number = $2

@@ -1,0 +1,1 @@
+UPDATE siblings SET opened = 1 WHERE prompt = $1

@@ -1,0 +1,1 @@
+UPDATE prompts SET revision = $1, refills = $2 WHERE number = $3

@@ -1,0 +1,1 @@
+SELECT sequence FROM siblings WHERE number = $1
