@@ -7,21 +7,27 @@
 //! and both taken is the conflict `directory_file`. So replacing a directory by a file is deleting
 //! its entries and adding a file, as in git. Contents, mode, owner and each extended attribute merge
 //! by themselves. A time of modification follows the contents; where both sides have the same
-//! contents and both changed the time, it is *theirs*. It never makes a conflict.
+//! contents and both changed the time, it is *theirs*. It never makes a conflict. Contents that both changed are
+//! a conflict unless the caller merges them (`merge3_with`); the lines of text are one way to (`lines`).
+//!
+//! The cost follows the changes and not the size of the roots, but for hard links: if a change has to do with
+//! one, all of the merged root is read to name its group.
 
+mod case;
 mod leaf;
+pub mod lines;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::diff::{Directories, Side, diff_at, directory, same_kind, top};
+use crate::diff::{Directories, Side, diff, diff_at, directory, same_kind, top};
 use crate::manifest::{
     Attrs, Entry, EntryKind, Error, MemoryObjects, Mode, ObjectError, ObjectKind, ObjectSink, Objects, Root,
     RootPin, apply_renames, check_depth, escape, join, store_directory, store_top, wrong_names,
 };
-use crate::{Digest, Name};
+use crate::{BlobId, Digest, Name};
 
 /// Why a path could not be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -86,7 +92,21 @@ pub enum From {
     Ours,
     /// In *theirs*.
     Theirs,
+    /// In neither: the caller merged the contents.
+    Merged,
 }
+
+/// The contents of a file, by their digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Contents {
+    /// The bytes.
+    pub blob: BlobId,
+    /// How many.
+    pub size: u64,
+}
+
+/// Merges what base, *ours* and *theirs* have as contents of the file at a path; none leaves a conflict.
+pub type MergeContents<'a> = dyn FnMut(&[u8], [Contents; 3]) -> Option<Contents> + 'a;
 
 /// What is to be done at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +149,9 @@ pub struct Merge {
     pub edits: Vec<Edit>,
     /// What could not be merged, in the same order; empty means merged.
     pub conflicts: Vec<Conflict>,
+    /// Paths that only one side had each, *ours* first, and that are one where case does not count.
+    /// The merge keeps both; they are for report only.
+    pub case_collisions: Vec<[Vec<u8>; 2]>,
 }
 
 /// Merges what `ours` and `theirs` each changed since `base`. New objects go to `sink`.
@@ -142,8 +165,21 @@ pub fn merge3(
     ours: &RootPin,
     theirs: &RootPin,
 ) -> Result<Merge, Error> {
+    merge3_with(objects, sink, [base, ours, theirs], &mut |_, _| None)
+}
+
+/// The same for base, *ours* and *theirs*, with a way to merge the contents of a file that both changed.
+///
+/// # Errors
+/// As `merge3`.
+pub fn merge3_with(
+    objects: &dyn Objects,
+    sink: &mut dyn ObjectSink,
+    [base, ours, theirs]: [&RootPin; 3],
+    contents: &mut MergeContents<'_>,
+) -> Result<Merge, Error> {
     let mut scratch = Scratch { stored: objects, new: RefCell::default() };
-    let mut merger = Merger::new(&scratch);
+    let mut merger = Merger::new(&scratch, contents);
     let tops = [top(objects, base)?, top(objects, ours)?, top(objects, theirs)?];
     let root = match merger.run(tops)? {
         Side { mode, kind: EntryKind::Directory { tree }, attrs } => {
@@ -151,9 +187,10 @@ pub fn merge3(
         }
         Side { .. } => unreachable!("tops are directories on all sides"),
     };
-    let Merger { mut edits, conflicts, .. } = merger;
+    let Merger { mut edits, conflicts, case_collisions, .. } = merger;
     let root = match root == *ours || root == *theirs {
         true => root,
+        false if !touches_hard_links(&scratch, ours, &root)? => root,
         false => {
             let renames = wrong_names(&scratch, &root)?;
             rename_in(&mut edits, &renames);
@@ -163,7 +200,14 @@ pub fn merge3(
     for (id, kind, bytes) in scratch.new.into_inner().iter() {
         sink.put(kind, id, bytes)?;
     }
-    Ok(Merge { root, edits, conflicts })
+    Ok(Merge { root, edits, conflicts, case_collisions })
+}
+
+/// Whether a path at which the roots differ is or was a hard link. If none is, the groups of *ours*, which
+/// have their right names, are those of the merged root.
+fn touches_hard_links(objects: &dyn Objects, ours: &RootPin, merged: &RootPin) -> Result<bool, Error> {
+    let linked = |side: &Option<Side>| side.as_ref().is_some_and(|side| side.attrs.hard_link.is_some());
+    Ok(diff(objects, ours, merged)?.iter().any(|change| linked(&change.before) || linked(&change.after)))
 }
 
 /// The stored objects and the new ones above them.
@@ -196,19 +240,22 @@ fn rename_in(edits: &mut [Edit], renames: &BTreeMap<Vec<u8>, Option<Digest>>) {
     }
 }
 
-struct Merger<'a> {
+struct Merger<'a, 'c> {
     objects: &'a Scratch<'a>,
+    contents: &'a mut MergeContents<'c>,
     path: Vec<u8>,
     open: Vec<Frame>,
     edits: Vec<Edit>,
     conflicts: Vec<Conflict>,
+    case_collisions: Vec<[Vec<u8>; 2]>,
 }
 
-/// How many edits and conflicts there were at some moment.
+/// How many edits, conflicts and collisions there were at some moment.
 #[derive(Clone, Copy)]
 struct Mark {
     edits: usize,
     conflicts: usize,
+    collisions: usize,
 }
 
 /// A path whose directory slot is being merged. Frames are on the heap, because paths may be deep
@@ -221,6 +268,7 @@ struct Frame {
     mark: Mark,
     directories: Directories<3>,
     entries: Vec<(Entry, Attrs)>,
+    names: case::Names,
 }
 
 /// What became of a path: merged, perhaps to nothing, or opened to look beneath it.
@@ -229,9 +277,10 @@ enum Begun {
     Opened,
 }
 
-impl<'a> Merger<'a> {
-    fn new(objects: &'a Scratch<'a>) -> Self {
-        Self { objects, path: Vec::new(), open: Vec::new(), edits: Vec::new(), conflicts: Vec::new() }
+impl<'a, 'c> Merger<'a, 'c> {
+    fn new(objects: &'a Scratch<'a>, contents: &'a mut MergeContents<'c>) -> Self {
+        let (path, open, edits) = (Vec::new(), Vec::new(), Vec::new());
+        Self { objects, contents, path, open, edits, conflicts: Vec::new(), case_collisions: Vec::new() }
     }
 
     fn run(&mut self, tops: [Side; 3]) -> Result<Side, Error> {
@@ -242,6 +291,7 @@ impl<'a> Merger<'a> {
         while let Some(frame) = self.open.last_mut() {
             self.path.truncate(frame.length);
             if let Some((name, sides)) = frame.directories.next(self.objects)? {
+                frame.names.note(&name, sides[1].is_some(), sides[2].is_some());
                 join(&mut self.path, &name)?;
                 check_depth(self.open.len(), &self.path)?;
                 if let Begun::Merged(merged) = self.begin(Some(name.clone()), sides)? {
@@ -276,14 +326,15 @@ impl<'a> Merger<'a> {
             self.adopt([ours, theirs.clone()])?;
             return Ok(Begun::Merged(theirs));
         }
-        let mark = Mark { edits: self.edits.len(), conflicts: self.conflicts.len() };
+        let (edits, conflicts) = (self.edits.len(), self.conflicts.len());
+        let mark = Mark { edits, conflicts, collisions: self.case_collisions.len() };
         let below = [base, ours, theirs].map(|side| directory(side.as_ref()));
         if below[1].is_none() && below[2].is_none() {
             return Ok(Begun::Merged(self.combine(sides, mark, None)));
         }
         let directories = Directories::open(self.objects, below)?;
-        let (length, entries) = (self.path.len(), Vec::new());
-        self.open.push(Frame { name, length, sides, mark, directories, entries });
+        let (length, entries, names) = (self.path.len(), Vec::new(), case::Names::default());
+        self.open.push(Frame { name, length, sides, mark, directories, entries, names });
         Ok(Begun::Opened)
     }
 
@@ -302,7 +353,14 @@ impl<'a> Merger<'a> {
 
     /// Merges the directory slot of a path whose entries are merged, and then the whole path.
     fn complete(&mut self, frame: Frame) -> Result<Option<Side>, Error> {
-        let Frame { sides, mark, entries, .. } = frame;
+        let Frame { sides, mark, entries, names, .. } = frame;
+        for collision in names.collisions(|name| entries.iter().any(|(entry, _)| entry.name == *name)) {
+            let mut paths = [self.path.clone(), self.path.clone()];
+            for (path, name) in paths.iter_mut().zip(collision) {
+                join(path, &name)?;
+            }
+            self.case_collisions.push(paths);
+        }
         let slots = sides.each_ref().map(|side| side.as_ref().filter(|side| side.kind.is_directory()));
         let own = leaf::merge_directory(slots, entries.is_empty()).unwrap_or_else(|kind| {
             self.conflict(mark, kind, slots);
@@ -322,7 +380,8 @@ impl<'a> Merger<'a> {
     /// Merges what is no directory at the present path, and brings it together with `below`.
     fn combine(&mut self, sides: [Option<Side>; 3], mark: Mark, below: Option<Side>) -> Option<Side> {
         let all = sides.each_ref().map(Option::as_ref);
-        let leaf = leaf::merge(all.map(|side| side.filter(|side| !side.kind.is_directory())));
+        let leaves = all.map(|side| side.filter(|side| !side.kind.is_directory()));
+        let leaf = leaf::merge(leaves, &mut |three| (self.contents)(&self.path, three));
         let beneath = below.is_some() || self.conflicts.len() > mark.conflicts;
         let kind = match leaf {
             Ok(None) => {
@@ -343,6 +402,7 @@ impl<'a> Merger<'a> {
         };
         self.edits.truncate(mark.edits);
         self.conflicts.truncate(mark.conflicts);
+        self.case_collisions.truncate(mark.collisions);
         self.conflict(mark, kind, all);
         let [_, ours, _] = sides;
         ours
@@ -370,7 +430,11 @@ fn put(merged: &Side, ours: Option<&Side>, theirs: Option<&Side>) -> Option<Acti
     if as_is(ours) {
         return None;
     }
-    let from = if as_is(theirs) || !has_kind(ours) { From::Theirs } else { From::Ours };
+    let from = match (has_kind(ours), has_kind(theirs)) {
+        (true, _) if !as_is(theirs) => From::Ours,
+        (_, true) => From::Theirs,
+        (_, false) => From::Merged,
+    };
     let Side { mode, kind, attrs } = merged.clone();
     Some(Action::Put { mode, kind, attrs: attrs.own(), from, as_is: as_is(theirs) })
 }

@@ -3,6 +3,8 @@
 //! sealed upper, and is published only if it has the merged root.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -26,11 +28,18 @@ use crate::staging::{For, Making, Publication, Staging};
 use crate::upper::{self, Purpose, Source, Unopened};
 
 impl LayerStack {
-    /// Makes the root of a merge hot on top of *ours*. The objects that the merge made must be stored.
+    /// Makes the root of a merge hot on top of *ours*. The objects that the merge made must be stored;
+    /// `contents` has the bytes that neither side has.
     ///
     /// # Errors
     /// `RootMissing` when a side is not hot here, `Damaged` with the path, `storage_full`.
-    pub fn derive_root(&self, ours: &RootPin, merge: &Merge, theirs: &RootPin) -> Result<SealedRoot, Error> {
+    pub fn derive_root(
+        &self,
+        ours: &RootPin,
+        merge: &Merge,
+        theirs: &RootPin,
+        contents: &BTreeMap<BlobId, Vec<u8>>,
+    ) -> Result<SealedRoot, Error> {
         let held = Arc::new(self.lock_shared()?);
         let mut bytes = 0;
         if self.inner.local.read(|db| local::projection(db, &merge.root))?.is_none() {
@@ -41,6 +50,7 @@ impl LayerStack {
                 base: *ours,
                 ours: Side::open(self, ours)?,
                 theirs: Side::open(self, theirs)?,
+                contents,
                 form: self.inner.form,
                 unopened: Unopened::new(),
                 top: staging.root.try_clone().at("open", b"staging")?,
@@ -115,6 +125,7 @@ struct Derive<'a> {
     base: RootPin,
     ours: Side,
     theirs: Side,
+    contents: &'a BTreeMap<BlobId, Vec<u8>>,
     /// Of the carrier that is made.
     form: Form,
     /// Records of its symlinks and fifos.
@@ -240,11 +251,16 @@ impl Derive<'_> {
             return rustix::fs::linkat(&self.top, &**first, parent, name, AtFlags::empty()).at("link", path);
         }
         let copy = handle::create_file(parent, name).at("create", path)?;
-        let projection = match put.from {
-            From::Ours => &self.ours.projection,
-            From::Theirs => &self.theirs.projection,
-        };
-        projection.take_in(path, expected, Some(&copy), &mut self.buffer)?;
+        let buffer = &mut self.buffer;
+        match put.from {
+            From::Ours => self.ours.projection.take_in(path, expected, Some(&copy), buffer)?,
+            From::Theirs => self.theirs.projection.take_in(path, expected, Some(&copy), buffer)?,
+            From::Merged => {
+                let bytes = self.contents.get(&expected.0);
+                let bytes = bytes.ok_or_else(|| Error::damaged(path, "nobody has the merged contents"))?;
+                File::from(copy.try_clone().at("open", path)?).write_all(bytes).at("write", path)?;
+            }
+        }
         self.form.set_attributes(&copy, put.mode, put.attrs).at("set the attributes of", path)?;
         self.linked.extend(put.attrs.hard_link.map(|group| (group, path.to_vec())));
         Ok(())
@@ -256,6 +272,7 @@ impl Derive<'_> {
         let side = match put.from {
             From::Ours => &self.ours,
             From::Theirs => &self.theirs,
+            From::Merged => return Ok(false),
         };
         let (found, nth) = side.projection.find(put.path, OFlags::PATH)?;
         if side.forms[nth] != self.form {

@@ -71,7 +71,7 @@ const STEPS: [Step; 9] = [
         let mut writer = stack.objects().writer();
         let merge = merge3(stack.objects(), &mut writer, base, ours, theirs)?;
         writer.finish()?;
-        let sealed = stack.derive_root(ours, &merge, theirs)?;
+        let sealed = stack.derive_root(ours, &merge, theirs, &BTreeMap::new())?;
         graph.commit("merge", sealed.pin());
         Ok(())
     }),

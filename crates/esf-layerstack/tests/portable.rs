@@ -143,7 +143,7 @@ fn life_of_a_user(dir: &Path) {
     let mut writer = stack.objects().writer();
     let merge = merge3(stack.objects(), &mut writer, &first, &second, &theirs).expect("merge");
     writer.finish().expect("store");
-    let merged = *stack.derive_root(&second, &merge, &theirs).expect("derive").pin();
+    let merged = *stack.derive_root(&second, &merge, &theirs, &BTreeMap::new()).expect("derive").pin();
     check(&stack, &[mapped, kept, first, second, theirs, merged]);
     let before = dump(&stack, &merged);
     let usage = stack.usage().expect("usage");

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -365,7 +366,7 @@ fn a_merge_is_linked_from_both_sides() {
     let merge = merge3(store.stack.objects(), &mut writer, &base, &ours, &theirs).expect("merge");
     writer.finish().expect("store the objects");
     let before = store.stack.usage().expect("usage");
-    let sealed = store.stack.derive_root(&ours, &merge, &theirs).expect("derive");
+    let sealed = store.stack.derive_root(&ours, &merge, &theirs, &BTreeMap::new()).expect("derive");
     assert_eq!(*sealed.pin(), merge.root);
     drop(sealed);
     store.check_accounts();

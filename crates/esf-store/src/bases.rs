@@ -2,7 +2,7 @@
 //! Invariant: an ancestor is returned exactly when it is common to both sides and no other common
 //! ancestor descends from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use esf_core::NodeId;
 
@@ -60,11 +60,29 @@ pub(crate) fn nearest<E>(
     Ok(found)
 }
 
+/// Whether one of `nodes` is, or descends from, the ancestor of this id and depth.
+pub(crate) fn descends<E>(
+    nodes: &[NodeId],
+    (ancestor, depth): (NodeId, u64),
+    mut load: impl FnMut(NodeId) -> Result<Ancestor, E>,
+) -> Result<bool, E> {
+    let (mut open, mut seen) = (nodes.to_vec(), BTreeSet::new());
+    while let Some(node) = open.pop() {
+        if node == ancestor {
+            return Ok(true);
+        }
+        if seen.insert(node) {
+            let found = load(node)?;
+            open.extend(found.parents.into_iter().filter(|_| found.depth > depth));
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
     use std::convert::Infallible;
 
     fn id(number: usize) -> NodeId {
@@ -130,6 +148,13 @@ mod tests {
                     let best: Vec<usize> = common.iter().copied()
                         .filter(|node| !common.iter().any(|other| other != node && ancestors(&graph, *other).contains(node)))
                         .collect();
+                    let load = |node| {
+                        let parents = graph[number(node)].iter().copied().map(id).collect();
+                        Ok::<_, Infallible>(Ancestor { depth: depth(&graph, number(node)), parents })
+                    };
+                    let above = (id(theirs), depth(&graph, theirs));
+                    let found = descends(&[id(ours)], above, load).unwrap();
+                    prop_assert_eq!(found, ancestors(&graph, ours).contains(&theirs));
                     prop_assert_eq!(search(&graph, &[ours], theirs), best, "{:?} {} {}", graph, ours, theirs);
                 }
             }

@@ -65,6 +65,28 @@ pub enum Error {
         /// The ancestors that could be the base, in ascending order.
         candidates: Vec<NodeId>,
     },
+    /// A node of another group than the others.
+    #[error("node {node} is of another group")]
+    OtherGroup {
+        /// The node.
+        node: NodeId,
+    },
+    /// A base that a side of the merge does not descend from.
+    #[error("{side} does not descend from {base}")]
+    NotAncestor {
+        /// The base that was named.
+        base: NodeId,
+        /// The side.
+        side: NodeId,
+    },
+    /// Lines were merged that no evaluation has seen.
+    #[error("no evaluation has seen the lines that were merged in {merged}")]
+    EvaluationWanted {
+        /// The node that was to be promoted.
+        node: NodeId,
+        /// The node that a merge of lines made.
+        merged: NodeId,
+    },
     /// A node that has no sealed tree yet.
     #[error("node {node} has no sealed tree")]
     NotSealed {
@@ -141,6 +163,26 @@ impl Error {
                 .remedy("choose another path with --to, or remove it first"),
             Self::TargetBusy { .. } => {
                 of(Class::Conflict, "target_busy").remedy("wait for it to end").retryable()
+            }
+            Self::OtherGroup { node } => of(Class::Conflict, "other_group")
+                .expected("nodes of one group")
+                .remedy("name nodes of one group; `esf inspect NODE` tells a node's")
+                .context(json!({ "node_id": node })),
+            Self::NotAncestor { base, side } => of(Class::Conflict, "not_ancestor")
+                .expected("a base from which every side descends")
+                .found(base.to_string())
+                .remedy("name an ancestor of both; `esf log --graph NODE` shows them")
+                .context(json!({ "base": base, "side": side })),
+            Self::EvaluationWanted { node, merged } => of(Class::Refused, "evaluation_wanted")
+                .expected(format!("an evaluation that counts, of {node}"))
+                .found("none")
+                .remedy(format!("`esf evaluate {node} --evaluator FILE`, then promote again"))
+                .context(json!({ "node_id": node, "merged_node_id": merged })),
+            Self::AmbiguousBase { candidates, ours, theirs } if candidates.is_empty() => {
+                of(Class::Conflict, "no_base")
+                    .expected("a common ancestor")
+                    .found("none")
+                    .context(json!({ "ours": ours, "theirs": theirs }))
             }
             Self::AmbiguousBase { candidates, .. } => of(Class::Conflict, "ambiguous_base")
                 .expected("one nearest common ancestor")

@@ -30,7 +30,9 @@ pub use error::Error;
 pub use esf_layerstack::{ImportOptions, Progress};
 pub use export::{Export, Exported, Format};
 pub use files::RootFiles;
-pub use merge::{Merge, MergeOutcome, MergeStep, conflict_json};
+pub use merge::{
+    MATRIX_NODES, MatrixCell, MatrixOutcome, Merge, MergeOutcome, MergeStep, TextMerge, conflict_json,
+};
 pub use open::Store;
 pub use recover::RecoverReport;
 pub use source::{Source, parse_source};

@@ -3,24 +3,34 @@
 //! *ours* stays in the tree while all three terms go on record. A crash before the commit leaves
 //! objects and a carrier that nobody names, for collection; the commit is one graph transaction.
 
+mod matrix;
+mod promote;
+mod text;
+
+use std::collections::BTreeMap;
+
 use esf_core::diff::{ChangeKind, diff};
-use esf_core::manifest::{EntryKind, MemoryObjects, ObjectError, ObjectKind, Objects, RootPin};
-use esf_core::merge::{self, Conflict, merge3};
+use esf_core::manifest::{
+    EntryKind, MemoryObjects, ObjectError, ObjectKind, Objects, RootPin, escape, lookup,
+};
+use esf_core::merge::{self, Conflict, Term, merge3_with};
+use esf_core::ops::Meta;
 use esf_core::ops::commit_merge::{self, CommitMerge};
-use esf_core::ops::{Meta, promote::Promote};
 use esf_core::record::{Changed, Group, LogicalState, Node};
-use esf_core::{Digest, NodeId};
+use esf_core::{BlobId, Digest, NodeId};
 use esf_layerstack::SealedRoot;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bases::{Ancestor, nearest};
+pub use self::matrix::{MATRIX_NODES, MatrixCell, MatrixOutcome};
+pub use self::text::TextMerge;
+use crate::bases::{Ancestor, descends, nearest};
 use crate::boundary::{Boundary, reach};
 use crate::create::root_of;
 use crate::{Error, Store};
 
 /// What is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merge {
     /// The merged nodes, *ours* first; two or more.
     pub nodes: Vec<NodeId>,
@@ -28,12 +38,14 @@ pub struct Merge {
     pub expect: u64,
     /// The base to use instead of the nearest common ancestor, for every step.
     pub base: Option<NodeId>,
+    /// Merges the lines of text that both sides changed; contents are whole when absent.
+    pub text: Option<TextMerge>,
     /// Says what would happen, and writes nothing.
     pub dry_run: bool,
 }
 
-/// One step of the fold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// One step of the fold, as it is on record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergeStep {
     /// The common ancestor that was used.
     pub base: NodeId,
@@ -41,6 +53,13 @@ pub struct MergeStep {
     pub theirs: NodeId,
     /// How many paths conflicted.
     pub conflicts: usize,
+    /// Paths of the files whose lines were merged, in the escaped form of a dump.
+    #[serde(default)]
+    pub line_merged: Vec<String>,
+    /// Paths that only one side had each, *ours* first, and that are one where case does not count. Both
+    /// are in the result.
+    #[serde(default)]
+    pub case_collisions: Vec<[String; 2]>,
 }
 
 /// What a merge came to. `node` is none for a dry run.
@@ -50,13 +69,18 @@ pub enum MergeOutcome {
     Merged {
         /// The new node.
         node: Option<Node>,
+        /// How it came about, in order.
+        steps: Vec<MergeStep>,
     },
     /// Some paths conflict; the node is a draft with *ours* at them.
     Conflicted {
         /// The new draft.
         node: Option<Node>,
-        /// The conflicts as they are on record: path, kind, base, ours, theirs, and `theirs_node`.
+        /// The conflicts as they are on record: path, kind, base, ours, theirs, and the nodes that have these
+        /// terms: `base_node`, `ours_node` and `theirs_node`.
         conflicts: Vec<Value>,
+        /// How it came about, in order.
+        steps: Vec<MergeStep>,
     },
     /// The group is at another generation than expected; nothing was done.
     Stale {
@@ -82,6 +106,23 @@ struct Fold {
     conflicts: Vec<Value>,
     /// What a dry run made instead of writing it.
     made: Vec<MemoryObjects>,
+    /// Contents that no node has: what merges of lines came to.
+    contents: BTreeMap<BlobId, Vec<u8>>,
+}
+
+impl Fold {
+    fn begin(ours: &Node) -> Result<Self, Error> {
+        Ok(Self {
+            pin: root_of(ours)?,
+            state: State { value: ours.logical_state.clone(), both_changed: false },
+            merged: vec![ours.clone()],
+            sealed: None,
+            steps: Vec::new(),
+            conflicts: Vec::new(),
+            made: Vec::new(),
+            contents: BTreeMap::new(),
+        })
+    }
 }
 
 /// The logical state of the result, and from where.
@@ -94,9 +135,10 @@ impl Store {
     /// Merges sealed nodes of one group.
     ///
     /// # Errors
-    /// `bad_request` for fewer than two nodes, `not_sealed`, `pruned`, `other_group`, and
-    /// `ambiguous_base` when the nearest common ancestor is not one and none was named. Conflicts and a
-    /// stale generation are outcomes.
+    /// `bad_request` for fewer than two nodes or a glob that cannot be read, `not_sealed`, `pruned`,
+    /// `other_group`, `not_ancestor` for a named base that a side does not descend from, and `ambiguous_base`
+    /// when there are several nearest common ancestors and none was named (`no_base`: when there is none).
+    /// Conflicts and a stale generation are outcomes.
     pub fn merge(&self, meta: &Meta, request: &Merge) -> Result<MergeOutcome, Error> {
         if let Some(outcome) = self.merged_before(meta, request)? {
             return Ok(outcome);
@@ -109,58 +151,27 @@ impl Store {
             // Perhaps moved by the outcome of this very request, sent twice at once.
             return Ok(self.merged_before(meta, request)?.unwrap_or_else(|| stale(&group)));
         }
-        let mut fold = Fold {
-            pin: root_of(&nodes[0])?,
-            state: State { value: nodes[0].logical_state.clone(), both_changed: false },
-            merged: vec![nodes[0].clone()],
-            sealed: None,
-            steps: Vec::new(),
-            conflicts: Vec::new(),
-            made: Vec::new(),
-        };
-        for theirs in &nodes[1..] {
-            self.merge_step(&mut fold, theirs, request)?;
-        }
+        let fold = self.fold(&nodes, request)?;
         if request.dry_run {
-            return Ok(outcome(None, fold.conflicts));
+            return Ok(outcome(None, fold.conflicts, fold.steps));
         }
         reach(Boundary::MergeCommit)?;
         self.commit(meta, request, &nodes, fold)
     }
 
-    /// Promotes a node; whoever comes too late is also told whether a clean merge exists.
-    ///
-    /// # Errors
-    /// What the graph says: `stale_generation`, `not_descendant`, `not_sealed`.
-    pub fn promote(&self, meta: &Meta, command: Promote) -> Result<Group, Error> {
-        let node = command.node;
-        let error = match self.graph().promote(meta, command) {
-            Ok(group) => return Ok(group),
-            Err(error) => error,
-        };
-        let mut problem = error.problem();
-        if !matches!(problem.code.as_str(), "stale_generation" | "not_descendant") {
-            return Err(error.into());
+    /// What a merge would come to at whatever generation.
+    fn predict(&self, request: &Merge) -> Result<MergeOutcome, Error> {
+        let _held = self.stack().lock_shared()?;
+        let fold = self.fold(&self.merge_nodes(&request.nodes)?, request)?;
+        Ok(outcome(None, fold.conflicts, fold.steps))
+    }
+
+    fn fold(&self, nodes: &[Node], request: &Merge) -> Result<Fold, Error> {
+        let mut fold = Fold::begin(&nodes[0])?;
+        for theirs in &nodes[1..] {
+            self.merge_step(&mut fold, theirs, request)?;
         }
-        let node = self.graph().node(node)?;
-        let group = self.graph().group(node.group_id)?;
-        let merge = Merge {
-            nodes: vec![group.canonical_node_id, node.node_id],
-            expect: group.generation,
-            base: None,
-            dry_run: true,
-        };
-        let clean = match self.merge(meta, &merge) {
-            Ok(MergeOutcome::Merged { .. }) => json!(true),
-            Ok(MergeOutcome::Conflicted { .. }) => json!(false),
-            // The group moved again, or there is no one base: nothing can be said.
-            Ok(MergeOutcome::Stale { .. }) | Err(_) => Value::Null,
-        };
-        if !problem.context.is_object() {
-            problem.context = json!({});
-        }
-        problem.context["clean_merge"] = clean;
-        Err(Error::Told(Box::new(problem)))
+        Ok(fold)
     }
 
     /// The answer to a merge that was committed under this key already.
@@ -170,7 +181,10 @@ impl Store {
         }
         let reply: Option<commit_merge::MergeReply> =
             self.graph().recorded_asked(meta, "commit_merge", &asked(request))?;
-        Ok(reply.map(|reply| outcome(Some(reply.node), reply.conflicts)))
+        Ok(reply.map(|reply| {
+            let steps = recorded_steps(&reply.node);
+            outcome(Some(reply.node), reply.conflicts, steps)
+        }))
     }
 
     fn merge_nodes(&self, ids: &[NodeId]) -> Result<Vec<Node>, Error> {
@@ -188,7 +202,7 @@ impl Store {
                 return Err(bad("a merge of a node with itself"));
             }
             if nodes.first().is_some_and(|first| first.group_id != node.group_id) {
-                return Err(bad("a merge across groups"));
+                return Err(Error::OtherGroup { node: *id });
             }
             nodes.push(node);
         }
@@ -198,59 +212,94 @@ impl Store {
     fn merge_step(&self, fold: &mut Fold, theirs: &Node, request: &Merge) -> Result<(), Error> {
         let base = self.base_of(fold, theirs, request.base)?;
         let (base_pin, their_pin) = (root_of(&base)?, root_of(theirs)?);
-        let merged = if request.dry_run {
-            let mut made = MemoryObjects::default();
-            let objects = Overlaid { beneath: self.stack().objects(), made: &fold.made };
-            let merged = merge3(&objects, &mut made, &base_pin, &fold.pin, &their_pin)?;
-            fold.made.push(made);
-            merged
-        } else {
-            self.merge_and_keep(fold, &base_pin, &their_pin)?
-        };
+        let (merged, lines) = self.merge_roots(fold, [&base_pin, &their_pin], request)?;
         fold.pin = merged.root;
-        let found = merged.conflicts.iter().map(|conflict| {
+        for conflict in &merged.conflicts {
             let mut value = conflict_json(conflict);
+            value["base_node"] = json!(conflict.base.as_ref().map(|_| base.node_id));
+            value["ours_node"] = json!(self.node_of(&fold.merged, &conflict.path, conflict.ours.as_ref())?);
             value["theirs_node"] = json!(theirs.node_id);
-            value
-        });
-        fold.conflicts.extend(found);
+            fold.conflicts.push(value);
+        }
+        let collisions = merged.case_collisions.iter();
         fold.steps.push(MergeStep {
             base: base.node_id,
             theirs: theirs.node_id,
             conflicts: merged.conflicts.len(),
+            line_merged: text::taken(&lines, &merged.conflicts),
+            case_collisions: collisions.map(|paths| paths.each_ref().map(|path| escape(path))).collect(),
         });
         merge_state(&mut fold.state, &base, theirs);
         fold.merged.push(theirs.clone());
         Ok(())
     }
 
-    fn merge_and_keep(
+    /// Merges *theirs* into what was merged so far; also the paths of files whose lines were merged.
+    fn merge_roots(
         &self,
         fold: &mut Fold,
-        base: &RootPin,
-        theirs: &RootPin,
-    ) -> Result<merge::Merge, Error> {
-        let objects = self.stack().objects();
-        let mut writer = objects.writer();
-        let merged = merge3(objects, &mut writer, base, &fold.pin, theirs)?;
-        if merged.root != fold.pin {
-            reach(Boundary::MergeObjects)?;
-            writer.finish().map_err(esf_layerstack::Error::from)?;
+        [base, theirs]: [&RootPin; 2],
+        request: &Merge,
+    ) -> Result<(merge::Merge, Vec<Vec<u8>>), Error> {
+        let roots: Vec<RootPin> = fold.merged.iter().filter_map(Node::root).chain([*base, *theirs]).collect();
+        let mut text = text::Merger::new(self, request.text.as_ref(), &roots, &mut fold.contents)?;
+        let sides = [base, &fold.pin, theirs];
+        let stored = self.stack().objects();
+        let merged = if request.dry_run {
+            let mut made = MemoryObjects::default();
+            let objects = Overlaid { beneath: stored, made: &fold.made };
+            let merged = merge3_with(&objects, &mut made, sides, &mut |path, three| text.merge(path, three))?;
+            fold.made.push(made);
+            merged
+        } else {
+            let mut writer = stored.writer();
+            let merged = merge3_with(stored, &mut writer, sides, &mut |path, three| text.merge(path, three))?;
+            if merged.root != fold.pin {
+                reach(Boundary::MergeObjects)?;
+                writer.finish().map_err(esf_layerstack::Error::from)?;
+            }
+            merged
+        };
+        let lines = text.finish()?;
+        if !request.dry_run && merged.root != fold.pin {
             reach(Boundary::MergeDerive)?;
-            fold.sealed = Some(self.stack().derive_root(&fold.pin, &merged, theirs)?);
+            fold.sealed = Some(self.stack().derive_root(&fold.pin, &merged, theirs, &fold.contents)?);
         }
-        Ok(merged)
+        Ok((merged, lines))
+    }
+
+    /// The first of `nodes` that has this term at the path; none if the term was made by the merge itself.
+    fn node_of(&self, nodes: &[Node], path: &[u8], term: Option<&Term>) -> Result<Option<NodeId>, Error> {
+        let Some(term) = term else { return Ok(None) };
+        for node in nodes {
+            let entry = lookup(self.stack().objects(), &root_of(node)?, path)?;
+            if entry.is_some_and(|entry| entry.mode == term.mode && entry.kind.digest() == term.digest) {
+                return Ok(Some(node.node_id));
+            }
+        }
+        Ok(None)
     }
 
     fn base_of(&self, fold: &Fold, theirs: &Node, named: Option<NodeId>) -> Result<Node, Error> {
-        if let Some(named) = named {
-            return self.sealed_node(named);
-        }
         let ours: Vec<NodeId> = fold.merged.iter().map(|node| node.node_id).collect();
-        let candidates = nearest(&ours, theirs.node_id, |id| {
+        let load = |id| {
             let node = self.graph().node(id)?;
             Ok::<_, Error>(Ancestor { depth: node.depth, parents: node.parents })
-        })?;
+        };
+        if let Some(named) = named {
+            let base = self.sealed_node(named)?;
+            if base.group_id != theirs.group_id {
+                return Err(Error::OtherGroup { node: named });
+            }
+            let above = (base.node_id, base.depth);
+            for (side, nodes) in [(ours[0], ours.as_slice()), (theirs.node_id, &[theirs.node_id])] {
+                if !descends(nodes, above, load)? {
+                    return Err(Error::NotAncestor { base: named, side });
+                }
+            }
+            return Ok(base);
+        }
+        let candidates = nearest(&ours, theirs.node_id, load)?;
         match candidates.as_slice() {
             [base] => self.sealed_node(*base),
             _ => Err(Error::AmbiguousBase { ours: ours[0], theirs: theirs.node_id, candidates }),
@@ -279,16 +328,21 @@ impl Store {
             },
             changed: changed(self.stack().objects(), &ours, &fold.pin)?,
             state: Some(fold.state.value.clone()),
-            options: json!({ "base_named": request.base.is_some(), "lines": false }),
+            options: json!({
+                "base_named": request.base.is_some(),
+                "text": request.text,
+                "line_merged": fold.steps.iter().map(|step| step.line_merged.len()).sum::<usize>(),
+            }),
             provenance: json!({
                 "kind": "merge",
                 "algorithm": "three-way by path, version 1",
+                "text": request.text.as_ref().map(TextMerge::provenance),
                 "steps": fold.steps,
                 "logical_state": if fold.state.both_changed { "both changed it; ours was kept" } else { "merged" },
             }),
         };
         match self.graph().commit_merge_asked(meta, &asked(request), command, fold.sealed.as_ref()) {
-            Ok(reply) => Ok(outcome(Some(reply.node), reply.conflicts)),
+            Ok(reply) => Ok(outcome(Some(reply.node), reply.conflicts, fold.steps)),
             Err(error) if error.problem().code == "stale_generation" => {
                 Ok(stale(&self.graph().group(nodes[0].group_id)?))
             }
@@ -299,15 +353,24 @@ impl Store {
 
 /// What the caller asked for, as far as it decides the answer.
 fn asked(request: &Merge) -> Value {
-    json!({ "nodes": request.nodes, "expect": request.expect, "base": request.base })
+    let mut asked = json!({ "nodes": request.nodes, "expect": request.expect, "base": request.base });
+    if let Some(text) = &request.text {
+        asked["text"] = json!(text);
+    }
+    asked
 }
 
-fn outcome(node: Option<Node>, conflicts: Vec<Value>) -> MergeOutcome {
+fn outcome(node: Option<Node>, conflicts: Vec<Value>, steps: Vec<MergeStep>) -> MergeOutcome {
     if conflicts.is_empty() {
-        MergeOutcome::Merged { node }
+        MergeOutcome::Merged { node, steps }
     } else {
-        MergeOutcome::Conflicted { node, conflicts }
+        MergeOutcome::Conflicted { node, conflicts, steps }
     }
+}
+
+/// The steps on record of a node that a merge made.
+fn recorded_steps(node: &Node) -> Vec<MergeStep> {
+    serde_json::from_value(node.provenance["steps"].clone()).unwrap_or_default()
 }
 
 fn stale(group: &Group) -> MergeOutcome {

@@ -78,9 +78,9 @@ fn operate(dir: &Path) -> Result<String, esf_store::Error> {
     let (source, options) = (Source::Directory(dir.join("source/e")), ImportOptions::default());
     told.push(format!("{:?}", store.import_root(&meta("import"), &source, &options, &())?.pin));
     let merge = |key: &str, nodes: &[NodeId]| {
-        store.merge(&meta(key), &Merge { nodes: nodes.to_vec(), expect: 0, base: None, dry_run: false })
+        store.merge(&meta(key), &Merge { nodes: nodes.to_vec(), expect: 0, ..Merge::default() })
     };
-    let MergeOutcome::Merged { node: Some(merged) } = merge("clean", &nodes[..2])? else {
+    let MergeOutcome::Merged { node: Some(merged), .. } = merge("clean", &nodes[..2])? else {
         panic!("a clean merge")
     };
     told.push(format!("{} {:?}", merged.node_id, merged.root_id));

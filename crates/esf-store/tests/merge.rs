@@ -17,19 +17,19 @@ use support::{Lab, meta, privileged};
 const BASE: &str = "echo 1 > f; echo a > g; mkdir d; echo x > d/x; ln -s f l; printf 'a\\nb\\nc\\n' > t; printf '\\000\\001' > b";
 
 fn merge(nodes: &[&Node], expect: u64) -> Merge {
-    Merge { nodes: nodes.iter().map(|node| node.node_id).collect(), expect, base: None, dry_run: false }
+    Merge { nodes: nodes.iter().map(|node| node.node_id).collect(), expect, ..Merge::default() }
 }
 
 fn merged(outcome: MergeOutcome) -> Node {
     match outcome {
-        MergeOutcome::Merged { node: Some(node) } => node,
+        MergeOutcome::Merged { node: Some(node), .. } => node,
         other => panic!("expected a merged node, found {other:?}"),
     }
 }
 
 fn conflicted(outcome: MergeOutcome) -> (Node, Vec<Value>) {
     match outcome {
-        MergeOutcome::Conflicted { node: Some(node), conflicts } => (node, conflicts),
+        MergeOutcome::Conflicted { node: Some(node), conflicts, .. } => (node, conflicts),
         other => panic!("expected conflicts, found {other:?}"),
     }
 }
@@ -250,7 +250,7 @@ fn a_merge_is_answered_once_and_told_when_it_is_late() {
     let (ours, theirs) = (lab.work(start.node_id, "echo 2 > f"), lab.work(start.node_id, "echo b > g"));
     let dry = Merge { dry_run: true, ..merge(&[&ours, &theirs], 0) };
     let nodes = lab.store.graph().nodes(start.group_id).unwrap().len();
-    assert_eq!(lab.store.merge(&meta("dry"), &dry).unwrap(), MergeOutcome::Merged { node: None });
+    assert!(matches!(lab.store.merge(&meta("dry"), &dry).unwrap(), MergeOutcome::Merged { node: None, .. }));
     assert_eq!(lab.store.graph().nodes(start.group_id).unwrap().len(), nodes);
     let first = merged(lab.store.merge(&meta("k"), &merge(&[&ours, &theirs], 0)).unwrap());
     lab.store.promote(&lab.meta(), Promote { node: first.node_id, expect: 0, replace: false }).unwrap();
@@ -339,7 +339,7 @@ fn many_are_folded_in_the_order_they_are_named() {
     let files = lab.files(&draft.base_root().unwrap());
     assert_eq!((files["f"].as_str(), files["new"].as_str()), ("2\n", "d\n"));
     let same = Merge { dry_run: true, ..merge(&[&a, &b, &c, &d], 0) };
-    let MergeOutcome::Conflicted { node: None, conflicts: told } =
+    let MergeOutcome::Conflicted { node: None, conflicts: told, .. } =
         lab.store.merge(&lab.meta(), &same).unwrap()
     else {
         panic!("a dry run finds the same")
@@ -358,12 +358,12 @@ fn what_cannot_be_merged_is_refused_by_name() {
     let node = lab.work(start.node_id, "echo 2 > f");
     let draft = lab.start(start.node_id).attempt.node_id;
     let code = |nodes: &[NodeId]| {
-        let request = Merge { nodes: nodes.to_vec(), expect: 0, base: None, dry_run: false };
+        let request = Merge { nodes: nodes.to_vec(), expect: 0, ..Merge::default() };
         lab.store.merge(&lab.meta(), &request).unwrap_err().problem().code
     };
     assert_eq!(code(&[node.node_id]), "bad_request");
     assert_eq!(code(&[node.node_id, node.node_id]), "bad_request");
-    assert_eq!(code(&[node.node_id, other.node_id]), "bad_request");
+    assert_eq!(code(&[node.node_id, other.node_id]), "other_group");
     assert_eq!(code(&[node.node_id, draft]), "not_sealed");
     assert_eq!(code(&[node.node_id, NodeId::from_bytes([9; 16])]), "not_found");
     // An ancestor and its descendant merge into the descendant's tree.

@@ -78,8 +78,9 @@ fn live(dir: &Path) {
         whiteout(&upper.join("shut"));
     });
     let nodes = vec![ours.node_id, theirs.node_id];
-    let merge = Merge { nodes, expect: 0, base: None, dry_run: false };
-    let MergeOutcome::Merged { node: Some(merged) } = lab.store.merge(&lab.meta(), &merge).unwrap() else {
+    let merge = Merge { nodes, expect: 0, ..Merge::default() };
+    let MergeOutcome::Merged { node: Some(merged), .. } = lab.store.merge(&lab.meta(), &merge).unwrap()
+    else {
         panic!("it merges cleanly");
     };
     for (format, name) in [(Format::Tar, "out.tar"), (Format::Patch, "out.patch"), (Format::Dir, "out")] {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::ConflictKind;
+use super::{ConflictKind, Contents};
 use crate::diff::Side;
 use crate::manifest::{Attrs, EntryKind, Xattrs};
 
@@ -19,8 +19,14 @@ fn three_way<T: PartialEq>(base: Option<T>, ours: T, theirs: T) -> Option<T> {
     }
 }
 
+/// Merges the contents that base, *ours* and *theirs* have; none when they conflict.
+type Merger<'a> = dyn FnMut([Contents; 3]) -> Option<Contents> + 'a;
+
 /// Merges what is not a directory at a path: the entry, nothing, or the kind of conflict.
-pub(super) fn merge(sides: [Option<&Side>; 3]) -> Result<Option<Side>, ConflictKind> {
+pub(super) fn merge(
+    sides: [Option<&Side>; 3],
+    contents: &mut Merger<'_>,
+) -> Result<Option<Side>, ConflictKind> {
     match sides {
         [_, None, None] => Ok(None),
         [base, Some(kept), None] | [base, None, Some(kept)] => match base {
@@ -28,7 +34,7 @@ pub(super) fn merge(sides: [Option<&Side>; 3]) -> Result<Option<Side>, ConflictK
             Some(_) => Err(ConflictKind::ModifyDelete),
             None => Ok(Some(kept.clone())),
         },
-        [base, Some(ours), Some(theirs)] => both(base, ours, theirs).map(Some),
+        [base, Some(ours), Some(theirs)] => both(base, ours, theirs, contents).map(Some),
     }
 }
 
@@ -60,8 +66,13 @@ fn own_facts(side: &Side) -> impl PartialEq + '_ {
     (side.mode, side.attrs.uid, side.attrs.gid, &side.attrs.xattrs)
 }
 
-fn both(base: Option<&Side>, ours: &Side, theirs: &Side) -> Result<Side, ConflictKind> {
-    let kind = three_way(base.map(|base| &base.kind), &ours.kind, &theirs.kind);
+fn both(
+    base: Option<&Side>,
+    ours: &Side,
+    theirs: &Side,
+    contents: &mut Merger<'_>,
+) -> Result<Side, ConflictKind> {
+    let kind = three_way(base.map(|base| &base.kind), &ours.kind, &theirs.kind).cloned();
     if ours.kind.word() != theirs.kind.word() {
         // Another kind of entry takes everything with it, so the other side must not have changed any.
         let unchanged = |side: &Side| base.is_some_and(|base| significant(base) == significant(side));
@@ -71,6 +82,7 @@ fn both(base: Option<&Side>, ours: &Side, theirs: &Side) -> Result<Side, Conflic
             (false, false) => Err(ConflictKind::Type),
         };
     }
+    let kind = kind.or_else(|| merge_contents([base, Some(ours), Some(theirs)], contents));
     let kind = kind.ok_or(match (base, &ours.kind) {
         (None, _) => ConflictKind::AddAdd,
         (Some(_), EntryKind::Symlink { .. }) => ConflictKind::SymlinkTarget,
@@ -81,10 +93,27 @@ fn both(base: Option<&Side>, ours: &Side, theirs: &Side) -> Result<Side, Conflic
     // The base tells what changed only if it is the same kind of entry.
     let base = base.filter(|base| base.kind.word() == ours.kind.word());
     let mode = three_way(base.map(|base| base.mode), ours.mode, theirs.mode).ok_or(ConflictKind::Mode)?;
-    let follow = (ours.kind != theirs.kind).then_some(if *kind == ours.kind { ours } else { theirs });
+    let taken = [ours, theirs].map(|side| side.kind == kind);
+    let follow = match taken {
+        [true, true] => None,
+        [true, false] => Some(ours),
+        [false, true] => Some(theirs),
+        // Merged contents are as new as the newer side's.
+        [false, false] => [ours, theirs].into_iter().max_by_key(|side| side.attrs.mtime),
+    };
     let base = base.map(|base| &base.attrs);
     let attrs = attributes(base, &ours.attrs, &theirs.attrs, follow.map(|side| &side.attrs))?;
-    Ok(Side { mode, kind: kind.clone(), attrs })
+    Ok(Side { mode, kind, attrs })
+}
+
+fn merge_contents(sides: [Option<&Side>; 3], merge: &mut Merger<'_>) -> Option<EntryKind> {
+    let contents = |side: Option<&Side>| match side?.kind {
+        EntryKind::File { size, blob } => Some(Contents { blob, size }),
+        EntryKind::Directory { .. } | EntryKind::Symlink { .. } | EntryKind::Fifo => None,
+    };
+    let [base, ours, theirs] = sides.map(contents);
+    let Contents { blob, size } = merge([base?, ours?, theirs?])?;
+    Some(EntryKind::File { size, blob })
 }
 
 /// Merges attributes; the time is that of `follow`, the side whose contents were taken, if only one

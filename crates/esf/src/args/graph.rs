@@ -105,21 +105,27 @@ pub(crate) struct Evaluate {
 
 #[derive(Args)]
 pub(crate) struct Merge {
-    /// Sealed nodes; the first is ours
-    #[arg(required = true, num_args = 2..)]
+    /// Sealed nodes; the first is ours. With --matrix also a group: its sealed nodes that nobody went on from
+    #[arg(required = true)]
     pub(crate) nodes: Vec<String>,
     /// The generation that the group is believed to be at
-    #[arg(long, value_name = "GENERATION")]
-    pub(crate) expect: u64,
+    #[arg(long, value_name = "GENERATION", required_unless_present = "matrix", conflicts_with = "matrix")]
+    pub(crate) expect: Option<u64>,
     /// The common ancestor to use
     #[arg(long, value_name = "NODE")]
     pub(crate) base: Option<String>,
-    /// Merge lines of text (not in this build)
+    /// Merge lines of text files that both sides changed (up to 4 MiB, no NUL); the result wants an evaluation
     #[arg(long)]
     pub(crate) text: bool,
+    /// The same for files that a glob names alone; without `/` it names them at any depth (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) text_glob: Vec<String>,
     /// Say what would happen
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Say for each pair of nodes (at most 64 nodes) what their merge would come to; writes nothing
+    #[arg(long)]
+    pub(crate) matrix: bool,
 }
 
 #[derive(Args)]

@@ -1,75 +1,15 @@
-//! `merge`, `promote`, `export`: what brings work together and out.
+//! `promote` and `export`: what makes work count and brings it out. `merge` has a file of its own.
 
+use esf_core::Problem;
 use esf_core::ops::promote::Promote;
-use esf_core::{Class, Problem};
-use esf_store::{Export, Format, Merge, MergeOutcome};
-use serde_json::{Value, json};
+use esf_store::{Export, Format};
+use serde_json::json;
 
 use super::{find, show};
 use crate::args::{self, ExportFormat};
 use crate::context::Context;
 use crate::output::{Reply, Table, not_supported, printable};
 use crate::progress::Bar;
-
-pub(super) fn merge(context: &Context, arguments: &args::Merge) -> Result<Reply, Problem> {
-    if arguments.text {
-        return Err(not_supported("--text", "merge without it: conflicts come back as data on a draft"));
-    }
-    let store = context.open()?;
-    let ids = arguments.nodes.iter().map(|text| find::node(&store, text).map(|node| node.node_id));
-    let base = arguments.base.as_deref().map(|text| find::node(&store, text).map(|node| node.node_id));
-    let request = Merge {
-        nodes: ids.collect::<Result<_, _>>()?,
-        expect: arguments.expect,
-        base: base.transpose()?,
-        dry_run: arguments.dry_run,
-    };
-    let outcome = store.merge(&context.meta("")?, &request).map_err(|error| error.problem())?;
-    match outcome {
-        MergeOutcome::Merged { node } => Ok(merged("merged", node.as_ref(), &[])),
-        MergeOutcome::Conflicted { node, conflicts } => {
-            let reply = merged("conflicted", node.as_ref(), &conflicts);
-            super::print(context, &reply)?;
-            let remedy = node.map(|node| {
-                let name = show::short(&node.node_id);
-                format!(
-                    "`esf activate {name}`: it holds ours at these paths, theirs is `esf cat NODE:PATH`; \
-                     resolve them, then `esf suspend` the attempt"
-                )
-            });
-            let problem = Problem::new(
-                Class::Conflict,
-                "merge_conflict",
-                format!("{} paths conflict", conflicts.len()),
-            );
-            Err(remedy.into_iter().fold(problem, Problem::remedy))
-        }
-        MergeOutcome::Stale { generation, canonical_node_id } => {
-            let reply = merged("stale", None, &[]);
-            super::print(context, &reply)?;
-            Err(Problem::new(Class::Conflict, "stale_generation", "the group has moved on")
-                .expected(format!("generation {}", arguments.expect))
-                .found(format!("generation {generation}"))
-                .remedy(format!("look at what changed and repeat with --expect {generation}"))
-                .context(json!({ "generation": generation, "canonical_node_id": canonical_node_id })))
-        }
-    }
-}
-
-fn merged(outcome: &str, node: Option<&esf_core::record::Node>, conflicts: &[Value]) -> Reply {
-    let mut table = Table::new(&["OUTCOME", "NODE", "PATH", "KIND"]);
-    let name = node.map_or("-".to_owned(), |node| show::short(&node.node_id));
-    if conflicts.is_empty() {
-        table.row([outcome.to_owned(), name, String::new(), String::new()]);
-    } else {
-        for conflict in conflicts {
-            let cell = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
-            table.row([outcome.to_owned(), name.clone(), cell("path"), cell("kind")]);
-        }
-    }
-    let value = json!({ "outcome": outcome, "node": node, "conflicts": conflicts });
-    Reply { value, table, ids: node.map(|node| node.node_id.to_string()).into_iter().collect() }
-}
 
 pub(super) fn promote(context: &Context, arguments: &args::Promote) -> Result<Reply, Problem> {
     let store = context.open()?;

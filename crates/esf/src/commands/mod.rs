@@ -10,6 +10,7 @@ mod graph;
 mod inspect;
 mod integrate;
 mod live;
+mod merge;
 pub(crate) mod show;
 mod top;
 mod trees;
@@ -44,7 +45,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
         Command::Suspend(arguments) => live::suspend(&context, &arguments),
         Command::Retry(arguments) => live::retry(&context, &arguments),
         Command::Evaluate(arguments) => return evaluate::evaluate(&context, &arguments),
-        Command::Merge(arguments) => integrate::merge(&context, &arguments),
+        Command::Merge(arguments) => merge::merge(&context, &arguments),
         Command::Promote(arguments) => integrate::promote(&context, &arguments),
         Command::Export(arguments) => integrate::export(&context, &arguments),
 

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use esf_core::record::{Attempt, Evaluation, Group, Node};
+use esf_core::state::NodeStatus;
 use serde_json::json;
 
 use crate::output::{Reply, Table};
@@ -40,7 +41,7 @@ pub(super) fn nodes(nodes: &[Node]) -> Reply {
         let changed = node.changed.map(|c| format!("+{} ~{} -{}", c.added, c.modified, c.deleted));
         table.row([
             short(&node.node_id),
-            node.status.as_str().to_owned(),
+            status(node),
             node.root_id.as_ref().map_or("-".to_owned(), short),
             optional(&changed),
             node.tags.join(","),
@@ -49,6 +50,15 @@ pub(super) fn nodes(nodes: &[Node]) -> Reply {
     }
     let ids = nodes.iter().map(|node| node.node_id.to_string()).collect();
     Reply { value: json!({ "nodes": nodes }), table, ids }
+}
+
+/// The status of a node; of a draft that a merge left, with how many paths conflict.
+fn status(node: &Node) -> String {
+    let conflicts = node.merge.as_ref().map_or(0, |terms| terms.conflicts.len());
+    match node.status {
+        NodeStatus::Draft if conflicts > 0 => format!("draft, {conflicts} conflicts"),
+        status => status.as_str().to_owned(),
+    }
 }
 
 pub(super) fn attempts(attempts: &[Attempt]) -> Reply {
