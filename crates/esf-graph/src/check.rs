@@ -10,7 +10,7 @@ use rusqlite::Connection;
 
 use crate::error::Result;
 use crate::row::{Bytes, every, first};
-use crate::{Graph, search, statements};
+use crate::{Graph, rollout, search, statements};
 
 impl Graph {
     /// Everything that is wrong with the graph, in words; empty when it is sound.
@@ -23,6 +23,7 @@ impl Graph {
             references(db, &mut findings)?;
             digests(db, &mut findings)?;
             search::check::check_all(db, &mut findings)?;
+            rollout::check::check_all(db, &mut findings)?;
             let (count, last) = first(db, statements::CHECK_EVENTS, [], |c| Ok((c.count()?, c.count()?)))?
                 .unwrap_or_default();
             if count != last {

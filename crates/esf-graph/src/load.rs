@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use esf_core::id::{AttemptId, GroupId, LeaseId, NodeId, RolloutId, SearchId};
+use esf_core::id::{AttemptId, GroupId, LeaseId, NodeId, RolloutId, RunId, SearchId};
 use esf_core::manifest::RootPin;
 use esf_core::ops::{fail_attempt, prune};
 use esf_core::record::{Attempt, Exec, Group, Lease, Node};
@@ -178,7 +178,21 @@ pub(crate) fn candidate(db: &Connection, node_id: NodeId) -> Result<prune::Candi
     })?;
     let kept = every(db, statements::KEPT_ATTEMPTS_OF_NODE, [node_id.bytes()], records::attempt)?;
     let searched = searched(db, node_id, 0)?;
-    Ok(prune::Candidate { node_id, parents, status, open, tagged: tags > 0, searched, kept })
+    Ok(prune::Candidate {
+        node_id,
+        parents,
+        status,
+        open,
+        tagged: tags > 0,
+        searched,
+        run: run_needing(db, node_id)?,
+        kept,
+    })
+}
+
+/// An open run that names `node`.
+pub(crate) fn run_needing(db: &Connection, node: NodeId) -> Result<Option<RunId>> {
+    first(db, statements::RUNS_NEEDING_NODE, [node.bytes()], |columns| columns.id())
 }
 
 /// A search that needs `node`, other than the one with the number `but` in the database.

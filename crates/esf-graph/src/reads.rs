@@ -11,7 +11,7 @@ use rusqlite::{Connection, Params, params};
 
 use crate::error::{Error, Result};
 use crate::row::{Bytes, Columns, every, first};
-use crate::{Graph, load, records, statements};
+use crate::{Graph, load, records, rollout, statements};
 
 /// A registered root.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -344,7 +344,8 @@ impl Graph {
         let wasi = environments.into_iter().filter_map(|environment| environment.wasi);
         let modules = wasi.flat_map(|wasi| wasi.modules).map(|module| BlobId::new(module.digest));
         let evidence = evidence.into_iter().flatten().map(|evidence| evidence.blob);
-        let blobs: BTreeSet<BlobId> = evidence.chain(modules).collect();
+        let mut blobs: BTreeSet<BlobId> = evidence.chain(modules).collect();
+        self.read(|db| rollout::artifacts(db, &mut blobs))?;
         Ok(blobs.into_iter().collect())
     }
 }

@@ -18,6 +18,7 @@ statements! {
     ADVANCE_TRIAL = "advance_trial";
     AGAIN = "again";
     ALL_ATTEMPTS = "all_attempts";
+    ALL_ENTRIES = "all_entries";
     ALL_ENVIRONMENTS = "all_environments";
     ALL_GROUPS = "all_groups";
     ALL_POLICIES = "all_policies";
@@ -25,6 +26,7 @@ statements! {
     ALL_RUNS = "all_runs";
     ALL_SEARCHES = "all_searches";
     ALL_STATES = "all_states";
+    ARTIFACTS_OF_STEPS = "artifacts_of_steps";
     ASK_POSITION = "ask_position";
     ATTEMPTS_OF_GROUP = "attempts_of_group";
     ATTEMPTS_OF_NODE = "attempts_of_node";
@@ -34,6 +36,7 @@ statements! {
     CANDIDATE = "candidate";
     CHECK_BASES = "check_bases";
     CHECK_CANONICAL = "check_canonical";
+    CHECK_CONSUMERS = "check_consumers";
     CHECK_ENDED = "check_ended";
     CHECK_EVENTS = "check_events";
     CHECK_EXECS = "check_execs";
@@ -41,10 +44,13 @@ statements! {
     CHECK_LIVE = "check_live";
     CHECK_PARENTS = "check_parents";
     CHECK_PRODUCERS = "check_producers";
+    CHECK_PROMPTS = "check_prompts";
     CHECK_PRUNED = "check_pruned";
     CHECK_ROLLOUTS = "check_rollouts";
     CHECK_ROOTS = "check_roots";
+    CHECK_SIBLINGS = "check_siblings";
     CHECK_TAGS = "check_tags";
+    CHECK_TRIALS = "check_trials";
     CHECK_VALUES = "check_values";
     CHILDREN_OF_NODE = "children_of_node";
     CHILDREN_OF_POSITION = "children_of_position";
@@ -189,6 +195,7 @@ statements! {
     QUEUED_OF_GROUP = "queued_of_group";
     QUEUE_BY_GROUP = "queue_by_group";
     RAISE_POSITION = "raise_position";
+    RECOUNT_RUN = "recount_run";
     REFILL_PROMPT = "refill_prompt";
     REOPEN_PROMPT = "reopen_prompt";
     REQUEST_BY_KEY = "request_by_key";
@@ -199,6 +206,7 @@ statements! {
     ROLLOUT_OF_EVALUATION = "rollout_of_evaluation";
     ROOT_KNOWN = "root_known";
     RUNNING_EXECS = "running_execs";
+    RUNS_NEEDING_NODE = "runs_needing_node";
     RUNS_OF_GROUP = "runs_of_group";
     RUN_BY_ID = "run_by_id";
     RUN_BY_NUMBER = "run_by_number";
@@ -233,6 +241,7 @@ statements! {
     UPDATE_POSITION_STATS = "update_position_stats";
     UPDATE_RUN = "update_run";
     UPDATE_SEARCH = "update_search";
+    USED_ENTRIES = "used_entries";
     USER_OF_ENTRY = "user_of_entry";
     VISIT_EDGE = "visit_edge";
     VOID_ROLLOUT = "void_rollout";

@@ -62,6 +62,9 @@ impl Store {
                 keepers.push(format!("attempt {} is {}", attempt.attempt_id, attempt.status.as_str()));
             }
         }
+        if let Some(run) = self.graph().run_needing(node.node_id)? {
+            keepers.push(format!("needed by open run {run}"));
+        }
         for child in self.graph().children(node.node_id)? {
             if child.status != NodeStatus::Pruned {
                 keepers.push(format!("parent of node {}", child.node_id));

@@ -1,13 +1,13 @@
 //! `prune`: an unleased subtree goes out of sight, at once and logically; collecting its bytes is a
-//! later matter. Invariant: what is leased, tagged, canonical, needed by a search or reachable from outside
+//! later matter. Invariant: what is leased, tagged, canonical, needed by a search or a run, or reachable from outside
 //! the subtree stays, together with its ancestors inside it, so a node that can be selected never loses one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AttemptId, GroupId, LeaseId, NodeId, RolloutId, SearchId};
-use crate::ops::{Change, Decision, Reject, Request, Transition, search};
+use crate::id::{AttemptId, GroupId, LeaseId, NodeId, RolloutId, RunId, SearchId};
+use crate::ops::{Change, Decision, Reject, Request, Transition, rollout, search};
 use crate::record::{Attempt, EventKind, text_forms};
 use crate::state::{AttemptStatus, AttemptStep, NodeStatus};
 
@@ -39,6 +39,8 @@ pub struct Candidate {
     /// A search that needs it: one with a rollout that is held and begins there, or an open one that has it and
     /// did not give it up.
     pub searched: Option<(SearchId, Option<RolloutId>)>,
+    /// An open run that names it.
+    pub run: Option<RunId>,
     /// Its failed attempts that keep a delta.
     pub kept: Vec<Attempt>,
 }
@@ -65,6 +67,8 @@ pub enum Reason {
     Rollout,
     /// An open search has it, and did not give it up.
     Searched,
+    /// An open run names it.
+    Run,
     /// It has a name.
     Tagged,
     /// It is reachable from outside the subtree, through a merge.
@@ -78,6 +82,7 @@ text_forms!(Reason {
     Canonical = "canonical",
     Rollout = "rollout",
     Searched = "searched",
+    Run = "run",
     Tagged = "tagged",
     Reachable = "reachable",
     Ancestor = "ancestor",
@@ -106,7 +111,7 @@ pub struct PruneReply {
 /// Decides.
 ///
 /// # Errors
-/// `Leased`, `Canonical` or `Searched` when that is so of the top itself; `UnsealedChanges` with the count.
+/// `Leased`, `Canonical`, `Searched` or `InRun` when that is so of the top itself; `UnsealedChanges` with the count.
 pub fn decide(
     snapshot: &Snapshot,
     command: &Prune,
@@ -156,6 +161,9 @@ fn check_top(snapshot: &Snapshot, top: NodeId) -> Result<(), Reject> {
     }
     if let Some((search, rollout)) = candidate.and_then(|node| node.searched) {
         return Err(search::reject::Reject::Searched { node: top, search, rollout }.into());
+    }
+    if let Some(run) = candidate.and_then(|node| node.run) {
+        return Err(rollout::reject::Reject::InRun { node: top, run }.into());
     }
     Ok(())
 }
@@ -212,6 +220,8 @@ fn own_reason(node: &Candidate, canonical: NodeId) -> Option<Reason> {
         Some(Reason::Canonical)
     } else if let Some((_, rollout)) = node.searched {
         Some(rollout.map_or(Reason::Searched, |_| Reason::Rollout))
+    } else if node.run.is_some() {
+        Some(Reason::Run)
     } else if node.tagged {
         Some(Reason::Tagged)
     } else {

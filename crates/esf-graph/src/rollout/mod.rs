@@ -5,6 +5,7 @@
 //! dense; counts of a run equal a recount of its rows; what came too late counts nowhere.
 
 mod book;
+pub(crate) mod check;
 mod create;
 mod deliver;
 mod finish;
@@ -12,3 +13,5 @@ mod reads;
 pub(crate) mod rows;
 mod start;
 mod steps;
+
+pub(crate) use reads::artifacts;

@@ -1,9 +1,12 @@
 //! What can be asked about runs. Each call sees one committed state.
 
-use esf_core::id::{GroupId, PromptId, RunId, SiblingId};
+use std::collections::BTreeSet;
+
+use esf_core::BlobId;
+use esf_core::id::{GroupId, NodeId, PromptId, RunId, SiblingId};
 use esf_core::rollout::{
-    Consumer, Delivery, DeliveryKind, DropReason, PolicyVersion, Prompt, RewardStats, Run, Sibling, Step,
-    rules,
+    Consumer, Content, Contents, Delivery, DeliveryKind, DropReason, PolicyVersion, Prompt, RewardStats, Run,
+    Sibling, Step, rules,
 };
 use rusqlite::{Connection, params};
 
@@ -11,7 +14,7 @@ use super::book::{self, trial_of};
 use super::rows::{self, ConsumerRow, DeliveryRow, PromptRow, SiblingRow, State};
 use crate::error::{Error, Result};
 use crate::row::{Bytes, each, every, first};
-use crate::{Graph, statements};
+use crate::{Graph, load, statements};
 
 /// A bound as the database takes it.
 fn limit(value: u64) -> i64 {
@@ -126,6 +129,14 @@ impl Graph {
         })
     }
 
+    /// An open run that names `node`, in a prompt, a step or an outcome, and so keeps it.
+    ///
+    /// # Errors
+    /// Failures of the database.
+    pub fn run_needing(&self, node: NodeId) -> Result<Option<RunId>> {
+        self.read(|db| load::run_needing(db, node))
+    }
+
     /// The consumers of a run.
     ///
     /// # Errors
@@ -137,6 +148,17 @@ impl Graph {
             rows.into_iter().map(|row| counted(db, row)).collect()
         })
     }
+}
+
+/// Adds the artifacts that steps name, of prompts whose node was not pruned.
+pub(crate) fn artifacts(db: &Connection, blobs: &mut BTreeSet<BlobId>) -> Result<()> {
+    each(db, statements::ARTIFACTS_OF_STEPS, [], |columns| {
+        let contents: [Option<Content>; 2] = [columns.json()?, columns.json()?];
+        let arrays: Option<Contents> = columns.json()?;
+        blobs.extend(contents.iter().flatten().filter_map(Content::artifact));
+        blobs.extend(arrays.iter().flat_map(|arrays| arrays.values()).map(|array| array.digest));
+        Ok(())
+    })
 }
 
 /// The entry `sequence` of the run with a number.

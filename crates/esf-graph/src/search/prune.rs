@@ -180,6 +180,9 @@ fn reason(
     if let Some((attempt, _)) = candidate.open {
         return Ok(Some(format!("{attempt} holds it")));
     }
+    if let Some(run) = candidate.run {
+        return Ok(Some(format!("run {run} names it")));
+    }
     if let Some((other, _)) = load::searched(db, node, search.number)? {
         return Ok(Some(format!("{other} needs it")));
     }

@@ -59,6 +59,7 @@ impl Shape {
             open: (self.marks[index] == 1).then(|| (attempt(AttemptStatus::Active).attempt_id, None)),
             tagged: self.marks[index] == 2,
             searched: None,
+            run: None,
             kept: Vec::new(),
         };
         Snapshot {

@@ -1,6 +1,7 @@
 //! Tests of the runs in the graph.
 
 mod deliver;
+mod keep;
 mod life;
 
 use esf_core::failure::FailureClass;
