@@ -166,6 +166,10 @@ id_types! {
     PromptId = "prm_";
     /// Names a sibling: one logical rollout of a prompt, whatever is tried for it.
     SiblingId = "sib_";
+    /// Names a task: a line of nodes with a goal.
+    TaskId = "tsk_";
+    /// Names an entry of a group's queue.
+    EntryId = "que_";
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! `docs/glossary.md` defines the words; `ARCHITECTURE.md` says who may depend on whom.
 
 pub mod canonical;
+pub mod development;
 pub mod diff;
 pub mod digest;
 pub mod environment;

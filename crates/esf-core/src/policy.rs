@@ -142,6 +142,16 @@ impl Default for Retries {
     }
 }
 
+/// What the merge queue asks of a node before it makes it canonical.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Queue {
+    /// Names of the evaluators that must pass on the node that becomes canonical.
+    pub evaluators: Vec<String>,
+    /// Reviewers that must have accepted the submitted node; `trusted_actors` says whose word counts.
+    pub reviews: u32,
+}
+
 /// The rules of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -162,6 +172,9 @@ pub struct Policy {
     /// How often what failed is tried again.
     #[serde(skip_serializing_if = "is_default")]
     pub retries: Retries,
+    /// What the merge queue asks for.
+    #[serde(skip_serializing_if = "is_default")]
+    pub queue: Queue,
     /// Default environment of the group's attempts.
     pub environment: Option<Environment>,
 }

@@ -2,7 +2,7 @@
 //! there. Reads only; each finding names the record.
 
 use esf_core::environment::Environment;
-use esf_core::id::{AttemptId, ExecId, GroupId, LeaseId, NodeId};
+use esf_core::id::{AttemptId, EntryId, ExecId, GroupId, LeaseId, NodeId, TaskId};
 use esf_core::policy::PolicyDocument;
 use esf_core::record::LogicalState;
 use esf_core::{EnvironmentDigest, PolicyDigest, StateId};
@@ -59,7 +59,9 @@ fn references(db: &Connection, findings: &mut Vec<String>) -> Result<()> {
     look(statements::CHECK_LIVE, text::<AttemptId>, "it is live without a lease")?;
     look(statements::CHECK_LEASES, text::<LeaseId>, "it is held for an attempt that is not live")?;
     look(statements::CHECK_EXECS, text::<ExecId>, "it runs in an attempt that is not live")?;
-    look(statements::CHECK_TAGS, text::<NodeId>, "its number of names is wrong")
+    look(statements::CHECK_TAGS, text::<NodeId>, "its number of names is wrong")?;
+    look(statements::CHECK_TASKS, text::<TaskId>, "its status does not fit its nodes and its entries")?;
+    look(statements::CHECK_ENTRIES, text::<EntryId>, "it does not fit its task and its node")
 }
 
 fn text<T: Bytes + ToString>(bytes: &[u8]) -> String {

@@ -11,6 +11,7 @@ mod attempts;
 mod check;
 mod checkpoint;
 mod connection;
+mod development;
 mod error;
 mod load;
 mod mutate;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 
 use crate::error::{Error, Result};
 use crate::row::{Bytes, Columns, every, first};
-use crate::{records, statements};
+use crate::{development, records, statements};
 
 /// The group `id`.
 pub(crate) fn group(db: &Connection, id: GroupId) -> Result<Group> {
@@ -186,6 +186,7 @@ pub(crate) fn candidate(db: &Connection, node_id: NodeId) -> Result<prune::Candi
         tagged: tags > 0,
         searched,
         run: run_needing(db, node_id)?,
+        queued: development::waiting_with(db, node_id)?,
         kept,
     })
 }

@@ -131,7 +131,7 @@ impl Graph {
         self.nodes_by(statements::NODES_OF_ROOT, [root.bytes()])
     }
 
-    fn nodes_by(&self, sql: &str, params: impl Params) -> Result<Vec<Node>> {
+    pub(crate) fn nodes_by(&self, sql: &str, params: impl Params) -> Result<Vec<Node>> {
         self.read(|db| {
             every(db, sql, params, records::node)?.into_iter().map(|node| node.complete(db)).collect()
         })

@@ -4,8 +4,8 @@
 use std::ops::RangeInclusive;
 
 use esf_core::id::{
-    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, PromptId, RolloutId, RunId, SearchId,
-    SiblingId,
+    AttemptId, EntryId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, PromptId, RolloutId, RunId, SearchId,
+    SiblingId, TaskId,
 };
 use esf_core::{Digest, RootId};
 use rusqlite::{Connection, params};
@@ -41,6 +41,10 @@ pub enum Ref {
     Prompt(PromptId),
     /// A sibling of a prompt.
     Sibling(SiblingId),
+    /// A task.
+    Task(TaskId),
+    /// An entry of the queue.
+    Entry(EntryId),
 }
 
 impl Ref {
@@ -59,6 +63,8 @@ impl Ref {
             Self::Run(_) => "run",
             Self::Prompt(_) => "prompt",
             Self::Sibling(_) => "sibling",
+            Self::Task(_) => "task",
+            Self::Entry(_) => "queue entry",
         }
     }
 }
@@ -78,6 +84,8 @@ impl std::fmt::Display for Ref {
             Self::Run(id) => id.fmt(f),
             Self::Prompt(id) => id.fmt(f),
             Self::Sibling(id) => id.fmt(f),
+            Self::Task(id) => id.fmt(f),
+            Self::Entry(id) => id.fmt(f),
         }
     }
 }
@@ -227,6 +235,11 @@ const KINDS: &[Kind] = &[
     Kind {
         prefix: SiblingId::PREFIX,
         find: |db, hex| by_prefix(db, statements::IDS_OF_SIBLINGS, hex, Ref::Sibling),
+    },
+    Kind { prefix: TaskId::PREFIX, find: |db, hex| by_prefix(db, statements::IDS_OF_TASKS, hex, Ref::Task) },
+    Kind {
+        prefix: EntryId::PREFIX,
+        find: |db, hex| by_prefix(db, statements::IDS_OF_ENTRIES, hex, Ref::Entry),
     },
 ];
 

@@ -4,8 +4,8 @@
 use std::fmt::Display;
 
 use esf_core::id::{
-    AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, PromptId, RolloutId, RunId, SearchId,
-    SiblingId, StoreId, WorkerId,
+    AttemptId, EntryId, EvaluationId, ExecId, GroupId, LeaseId, NodeId, PromptId, RolloutId, RunId, SearchId,
+    SiblingId, StoreId, TaskId, WorkerId,
 };
 use esf_core::{AttrsId, Digest, EnvironmentDigest, PolicyDigest, RootId, StateId};
 use rusqlite::types::{FromSql, ValueRef};
@@ -48,6 +48,8 @@ ids!(
     SearchId,
     SiblingId,
     StoreId,
+    TaskId,
+    EntryId,
     WorkerId,
     Digest
 );

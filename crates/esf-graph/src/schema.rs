@@ -13,6 +13,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("first", include_str!("sql/migrations/0001_first.sql")),
     ("search", include_str!("sql/migrations/0002_search.sql")),
     ("rollouts", include_str!("sql/migrations/0003_rollouts.sql")),
+    ("development", include_str!("sql/migrations/0004_development.sql")),
 ];
 
 /// The newest version known.

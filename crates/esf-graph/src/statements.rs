@@ -38,6 +38,7 @@ statements! {
     CHECK_CANONICAL = "check_canonical";
     CHECK_CONSUMERS = "check_consumers";
     CHECK_ENDED = "check_ended";
+    CHECK_ENTRIES = "check_entries";
     CHECK_EVENTS = "check_events";
     CHECK_EXECS = "check_execs";
     CHECK_LEASES = "check_leases";
@@ -50,6 +51,7 @@ statements! {
     CHECK_ROOTS = "check_roots";
     CHECK_SIBLINGS = "check_siblings";
     CHECK_TAGS = "check_tags";
+    CHECK_TASKS = "check_tasks";
     CHECK_TRIALS = "check_trials";
     CHECK_VALUES = "check_values";
     CHILDREN_OF_NODE = "children_of_node";
@@ -71,6 +73,7 @@ statements! {
     EDGES_FROM = "edges_from";
     END_OF_TRIAL = "end_of_trial";
     END_PROMPT = "end_prompt";
+    END_QUEUE_ENTRY = "end_queue_entry";
     END_SIBLING = "end_sibling";
     END_TRIAL = "end_trial";
     ENTRIES_OF_POSITION = "entries_of_position";
@@ -92,6 +95,7 @@ statements! {
     HOLD_CONSUMPTION = "hold_consumption";
     HOLD_EDGE = "hold_edge";
     IDS_OF_ATTEMPTS = "ids_of_attempts";
+    IDS_OF_ENTRIES = "ids_of_entries";
     IDS_OF_EVALUATIONS = "ids_of_evaluations";
     IDS_OF_EXECS = "ids_of_execs";
     IDS_OF_GROUPS = "ids_of_groups";
@@ -103,6 +107,7 @@ statements! {
     IDS_OF_RUNS = "ids_of_runs";
     IDS_OF_SEARCHES = "ids_of_searches";
     IDS_OF_SIBLINGS = "ids_of_siblings";
+    IDS_OF_TASKS = "ids_of_tasks";
     INSERT_ACTION = "insert_action";
     INSERT_ATTEMPT = "insert_attempt";
     INSERT_BATCH = "insert_batch";
@@ -121,6 +126,7 @@ statements! {
     INSERT_POLICY_VERSION = "insert_policy_version";
     INSERT_POSITION = "insert_position";
     INSERT_PROMPT = "insert_prompt";
+    INSERT_QUEUE_ENTRY = "insert_queue_entry";
     INSERT_REQUEST = "insert_request";
     INSERT_ROLLOUT = "insert_rollout";
     INSERT_ROOT = "insert_root";
@@ -132,6 +138,7 @@ statements! {
     INSERT_STEP = "insert_step";
     INSERT_STORE = "insert_store";
     INSERT_TAG = "insert_tag";
+    INSERT_TASK = "insert_task";
     INSERT_TRANSPOSITION = "insert_transposition";
     INSERT_TRIAL = "insert_trial";
     KEEP_LATE = "keep_late";
@@ -146,6 +153,7 @@ statements! {
     LEASE_BY_ID = "lease_by_id";
     LEASE_ENTRY = "lease_entry";
     LINEAGE_OF_NODE = "lineage_of_node";
+    LINE_OF_TASK = "line_of_task";
     LINK_EDGE = "link_edge";
     LIVE_ATTEMPTS = "live_attempts";
     LIVE_COUNT = "live_count";
@@ -194,6 +202,12 @@ statements! {
     QUEUED_IN_GROUP = "queued_in_group";
     QUEUED_OF_GROUP = "queued_of_group";
     QUEUE_BY_GROUP = "queue_by_group";
+    QUEUE_ENTRIES_OF_GROUP = "queue_entries_of_group";
+    QUEUE_ENTRIES_OF_TASK = "queue_entries_of_task";
+    QUEUE_ENTRIES_WAITING = "queue_entries_waiting";
+    QUEUE_ENTRY_BY_ID = "queue_entry_by_id";
+    QUEUE_ENTRY_NEEDING_NODE = "queue_entry_needing_node";
+    QUEUE_ENTRY_WAITING_OF_TASK = "queue_entry_waiting_of_task";
     RAISE_POSITION = "raise_position";
     RECOUNT_RUN = "recount_run";
     REFILL_PROMPT = "refill_prompt";
@@ -228,6 +242,10 @@ statements! {
     STEP_CONSUMER = "step_consumer";
     STORE_ID = "store_id";
     TAGS_OF_NODE = "tags_of_node";
+    TASKS_INTEGRATED_AS = "tasks_integrated_as";
+    TASKS_OF_GROUP = "tasks_of_group";
+    TASK_BY_ID = "task_by_id";
+    TASK_BY_NAME = "task_by_name";
     TRAINED_AFTER = "trained_after";
     TRIALS_OF_SIBLING = "trials_of_sibling";
     TRIAL_BY_NUMBER = "trial_by_number";
@@ -241,6 +259,7 @@ statements! {
     UPDATE_POSITION_STATS = "update_position_stats";
     UPDATE_RUN = "update_run";
     UPDATE_SEARCH = "update_search";
+    UPDATE_TASK = "update_task";
     USED_ENTRIES = "used_entries";
     USER_OF_ENTRY = "user_of_entry";
     VISIT_EDGE = "visit_edge";

@@ -36,6 +36,8 @@ impl Store {
             Ref::Run(id) => Ok(vec![format!("run {id}: records are kept")]),
             Ref::Prompt(id) => Ok(vec![format!("prompt {id}: records are kept")]),
             Ref::Sibling(id) => Ok(vec![format!("sibling {id}: records are kept")]),
+            Ref::Task(id) => Ok(vec![format!("task {id}: records are kept")]),
+            Ref::Entry(id) => Ok(vec![format!("queue entry {id}: records are kept")]),
         }
     }
 

@@ -8,6 +8,7 @@ pub mod cancel;
 pub mod commit_merge;
 pub mod commit_seal;
 pub mod create_group;
+pub mod development;
 pub mod enqueue;
 pub mod evaluate;
 pub mod exec;

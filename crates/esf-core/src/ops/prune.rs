@@ -1,13 +1,13 @@
 //! `prune`: an unleased subtree goes out of sight, at once and logically; collecting its bytes is a
-//! later matter. Invariant: what is leased, tagged, canonical, needed by a search or a run, or reachable from outside
+//! later matter. Invariant: what is leased, tagged, canonical, queued, needed by a search or a run, or reachable from outside
 //! the subtree stays, together with its ancestors inside it, so a node that can be selected never loses one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AttemptId, GroupId, LeaseId, NodeId, RolloutId, RunId, SearchId};
-use crate::ops::{Change, Decision, Reject, Request, Transition, rollout, search};
+use crate::id::{AttemptId, EntryId, GroupId, LeaseId, NodeId, RolloutId, RunId, SearchId};
+use crate::ops::{Change, Decision, Reject, Request, Transition, development, rollout, search};
 use crate::record::{Attempt, EventKind, text_forms};
 use crate::state::{AttemptStatus, AttemptStep, NodeStatus};
 
@@ -41,6 +41,8 @@ pub struct Candidate {
     pub searched: Option<(SearchId, Option<RolloutId>)>,
     /// An open run that names it.
     pub run: Option<RunId>,
+    /// An entry of the queue that waits with it.
+    pub queued: Option<EntryId>,
     /// Its failed attempts that keep a delta.
     pub kept: Vec<Attempt>,
 }
@@ -69,6 +71,8 @@ pub enum Reason {
     Searched,
     /// An open run names it.
     Run,
+    /// It waits in the queue.
+    Queued,
     /// It has a name.
     Tagged,
     /// It is reachable from outside the subtree, through a merge.
@@ -83,6 +87,7 @@ text_forms!(Reason {
     Rollout = "rollout",
     Searched = "searched",
     Run = "run",
+    Queued = "queued",
     Tagged = "tagged",
     Reachable = "reachable",
     Ancestor = "ancestor",
@@ -111,7 +116,8 @@ pub struct PruneReply {
 /// Decides.
 ///
 /// # Errors
-/// `Leased`, `Canonical`, `Searched` or `InRun` when that is so of the top itself; `UnsealedChanges` with the count.
+/// `Leased`, `Canonical`, `Queued`, `Searched` or `InRun` when that is so of the top itself; `UnsealedChanges` with
+/// the count.
 pub fn decide(
     snapshot: &Snapshot,
     command: &Prune,
@@ -158,6 +164,9 @@ fn check_top(snapshot: &Snapshot, top: NodeId) -> Result<(), Reject> {
     }
     if snapshot.canonical == top {
         return Err(Reject::Canonical { node: top });
+    }
+    if let Some(entry) = candidate.and_then(|node| node.queued) {
+        return Err(development::reject::Reject::Queued { node: top, entry }.into());
     }
     if let Some((search, rollout)) = candidate.and_then(|node| node.searched) {
         return Err(search::reject::Reject::Searched { node: top, search, rollout }.into());
@@ -222,6 +231,8 @@ fn own_reason(node: &Candidate, canonical: NodeId) -> Option<Reason> {
         Some(rollout.map_or(Reason::Searched, |_| Reason::Rollout))
     } else if node.run.is_some() {
         Some(Reason::Run)
+    } else if node.queued.is_some() {
+        Some(Reason::Queued)
     } else if node.tagged {
         Some(Reason::Tagged)
     } else {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::id::{AttemptId, ExecId, LeaseId, NodeId};
 use crate::manifest::RootPin;
-use crate::ops::{rollout, search};
+use crate::ops::{development, rollout, search};
 use crate::problem::{Class, Problem};
 use crate::record::{Json, LogicalState, StateTooLarge};
 use crate::state::{AttemptStatus, IllegalStep, NodeStatus};
@@ -198,6 +198,9 @@ pub enum Reject {
     /// A refusal by a run.
     #[error(transparent)]
     Rollout(#[from] rollout::reject::Reject),
+    /// A refusal by a task or by the queue.
+    #[error(transparent)]
+    Development(#[from] development::reject::Reject),
 }
 
 impl Reject {
@@ -242,6 +245,7 @@ impl Reject {
             Self::ExecEnded { .. } => (Class::Conflict, "exec_ended"),
             Self::Search(reject) => reject.class_and_code(),
             Self::Rollout(reject) => reject.class_and_code(),
+            Self::Development(reject) => reject.class_and_code(),
         }
     }
 
@@ -288,6 +292,7 @@ impl Reject {
             Self::ExecEnded { exec } => both("a running exec", exec),
             Self::Search(reject) => reject.expected_and_found(),
             Self::Rollout(reject) => reject.expected_and_found(),
+            Self::Development(reject) => reject.expected_and_found(),
         }
     }
 
@@ -323,6 +328,7 @@ impl Reject {
             Self::Quota { .. } => "wait for an attempt to end, or raise the group's quota".to_owned(),
             Self::Search(reject) => return reject.remediation(),
             Self::Rollout(reject) => return reject.remediation(),
+            Self::Development(reject) => reject.remediation(),
             Self::BadMeta { .. }
             | Self::BadArgument { .. }
             | Self::Pruned { .. }
@@ -363,6 +369,7 @@ impl Reject {
             Self::ExecEnded { exec } => json!({ "exec_id": exec }),
             Self::Search(reject) => reject.context(),
             Self::Rollout(reject) => reject.context(),
+            Self::Development(reject) => reject.context(),
             Self::BadMeta { .. }
             | Self::BadName { .. }
             | Self::BadArgument { .. }

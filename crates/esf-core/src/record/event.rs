@@ -89,6 +89,18 @@ pub enum EventKind {
     Acknowledged,
     /// What a consumer trained on after a step is open again.
     Reopened,
+    /// A task was made.
+    TaskCreated,
+    /// A node of a task waits in the queue.
+    TaskSubmitted,
+    /// A task's work became part of the canonical node.
+    TaskIntegrated,
+    /// A task's node was not taken.
+    TaskRefused,
+    /// A task's node was taken out of the queue.
+    TaskWithdrawn,
+    /// A task was given up.
+    TaskClosed,
 }
 
 text_forms!(EventKind {
@@ -130,6 +142,12 @@ text_forms!(EventKind {
     Refilled = "refilled",
     Acknowledged = "acknowledged",
     Reopened = "reopened",
+    TaskCreated = "task_created",
+    TaskSubmitted = "task_submitted",
+    TaskIntegrated = "task_integrated",
+    TaskRefused = "task_refused",
+    TaskWithdrawn = "task_withdrawn",
+    TaskClosed = "task_closed",
 });
 
 /// One event.

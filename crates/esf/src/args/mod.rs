@@ -2,11 +2,13 @@
 //! `context.rs`. Options that this build lacks are parsed and refused (`not_supported`), never
 //! ignored.
 
+mod development;
 mod execution;
 mod graph;
 mod search;
 mod upkeep;
 
+pub(crate) use development::*;
 pub(crate) use execution::*;
 pub(crate) use graph::*;
 pub(crate) use search::*;
@@ -148,6 +150,16 @@ pub(crate) enum Command {
     /// Tree search over checkpoints
     #[command(subcommand)]
     Search(SearchCommand),
+
+    /// Tasks: named lines of nodes with a goal, for many agents on one project
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// Reviews of sealed nodes
+    #[command(subcommand)]
+    Review(ReviewCommand),
+    /// The merge queue: rebase, check, make canonical
+    #[command(subcommand)]
+    Queue(QueueCommand),
 
     /// Bytes by the five terms: hot, cold, uppers, staging, metadata
     Df,

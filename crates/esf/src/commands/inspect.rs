@@ -46,6 +46,11 @@ pub(super) fn inspect(context: &Context, arguments: &args::Inspect) -> Result<Re
             let steps = graph.steps(id, None, 0, u64::MAX).map_err(problem)?;
             json!({ "sibling": graph.sibling(id).map_err(problem)?, "steps": steps })
         }
+        Ref::Task(id) => {
+            let entries = graph.entries_of_task(id).map_err(problem)?;
+            json!({ "task": graph.task(id).map_err(problem)?, "entries": entries })
+        }
+        Ref::Entry(id) => json!({ "entry": graph.queue_entry(id).map_err(problem)? }),
         Ref::Exec(id) => json!({ "exec": graph.exec(id).map_err(problem)? }),
         Ref::Root(id) => {
             let pins = graph.root_pins(id).map_err(problem)?;

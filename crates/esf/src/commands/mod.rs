@@ -71,6 +71,10 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
 
         Command::Search(command) => return crate::search::search(&context, command),
 
+        Command::Task(command) => return crate::development::task(&context, command),
+        Command::Review(command) => return crate::development::review(&context, &command),
+        Command::Queue(command) => return crate::development::queue(&context, &command),
+
         Command::Df => upkeep::df(&context),
         Command::Du(arguments) => upkeep::du(&context, &arguments),
         Command::Why(arguments) => upkeep::why(&context, &arguments),
@@ -116,7 +120,7 @@ fn boundaries() -> Reply {
 
 fn later(words: &[std::ffi::OsString]) -> Problem {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let known = ["archive", "shell", "rollout", "task", "review", "queue", "serve", "mcp"];
+    let known = ["archive", "shell", "rollout", "serve", "mcp"];
     if known.contains(&word.as_str()) {
         return output::not_supported(&format!("`esf {word}`"), "`esf --help` lists what is");
     }

@@ -60,6 +60,7 @@ impl Shape {
             tagged: self.marks[index] == 2,
             searched: None,
             run: None,
+            queued: None,
             kept: Vec::new(),
         };
         Snapshot {

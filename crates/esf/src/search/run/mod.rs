@@ -4,7 +4,6 @@
 //! end by the next; after Ctrl-C nothing is held.
 
 mod inbox;
-mod lock;
 mod progress;
 mod proposer;
 mod rollout;
@@ -29,7 +28,6 @@ use esf_graph::Ref;
 use esf_store::Store;
 use serde_json::{Value, json};
 
-use self::lock::DriverLock;
 use self::progress::Tell;
 use self::proposer::{Program, Proposer};
 use self::rollout::{Carrier, Crew, Ended};
@@ -40,6 +38,7 @@ use crate::commands::{environment, find, show};
 use crate::context::Context;
 use crate::evaluation::{self, Prepared};
 use crate::interrupt;
+use crate::lock::DriverLock;
 use crate::output::{Reply, Table, not_supported};
 
 /// How often what may change from outside is looked at.
@@ -74,7 +73,12 @@ pub(super) fn run(context: &Context, arguments: &args::SearchRun) -> Result<Repl
     let group = store.graph().group(search.group_id).map_err(|error| error.problem())?;
     environment::environment(&group.default_environment, &arguments.options, Vec::new())?;
     tell_stopped(&search);
-    let _lock = DriverLock::take(store.directory(), search.search_id)?;
+    let id = search.search_id;
+    let _lock = DriverLock::take(store.directory(), &format!("run-{id}"), || {
+        Problem::new(Class::Conflict, "search_is_run", format!("another `esf search run` is at {id}"))
+            .remedy("wait for it, or end it with Ctrl-C first; `esf search watch` shows how far it is")
+            .retryable()
+    })?;
     let resume = resume_line(context, &search, &file);
     let context = context.acting("search-run");
     let driver = Driver { context, store, run, policy: group.policy, arguments, evaluator, search };

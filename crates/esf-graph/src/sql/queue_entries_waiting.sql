@@ -1,0 +1,3 @@
+SELECT q.entry_id, q.group_id, q.task_id, q.node_id, q.priority, q.status, q.outcome, q.created_at, q.created_by, q.ended_at,
+       q.trace_id
+FROM queue_entries q WHERE q.group_id = $1 AND q.status = 'queued' ORDER BY q.priority DESC, q.number
