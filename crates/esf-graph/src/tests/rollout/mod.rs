@@ -3,6 +3,9 @@
 mod deliver;
 mod keep;
 mod life;
+mod model;
+mod once;
+mod training;
 
 use esf_core::failure::FailureClass;
 use esf_core::id::{NodeId, RunId, SiblingId};
