@@ -1,7 +1,9 @@
 //! Merges of real checkpoints (acceptance M01, P38): sides made by scripts in mounted overlays, merged
 //! through the store, and read back through the carriers of the result.
 
+#[path = "../support/mod.rs"]
 mod support;
+mod text;
 
 use std::collections::BTreeMap;
 
