@@ -16,6 +16,7 @@ mod files;
 mod merge;
 mod open;
 mod prune;
+mod records;
 mod recover;
 mod source;
 mod statement;
@@ -34,9 +35,11 @@ pub use merge::{
     MATRIX_NODES, MatrixCell, MatrixOutcome, Merge, MergeOutcome, MergeStep, TextMerge, conflict_json,
 };
 pub use open::Store;
+pub use records::{RecordsExported, RecordsTarget};
 pub use recover::RecoverReport;
 pub use source::{Source, parse_source};
 pub use statement::{
-    PREDICATE_TYPE, STATEMENT_TYPE, Subject, VerifiedExport, beside as statement_beside, verify_export,
+    PREDICATE_TYPE, RECORDS_TYPE, STATEMENT_TYPE, Subject, VerifiedExport, beside as statement_beside,
+    verify_export,
 };
 pub use worker_lock::WorkerLock;

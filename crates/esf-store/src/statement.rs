@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use esf_core::{BlobId, Class, NodeId, Problem, RootId};
+use esf_core::{BlobId, Class, NodeId, Problem, RootId, RunId};
 use esf_exchange::identity;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,6 +15,9 @@ use crate::Error;
 pub const STATEMENT_TYPE: &str = "https://in-toto.io/Statement/v1";
 /// What the predicate of an export's statement is.
 pub const PREDICATE_TYPE: &str = "https://github.com/ephemeral-sandbox-fabric/esf/export/v1";
+
+/// What the predicate of the statement of exported rollouts is.
+pub const RECORDS_TYPE: &str = "https://github.com/ephemeral-sandbox-fabric/esf/rollouts/v1";
 
 /// Largest statement in bytes that is read back.
 const STATEMENT_MAX: u64 = 16 << 20;
@@ -51,10 +54,15 @@ impl Subject {
 
 /// Writes the statement about `subject`, which lies in a file or directory called `name`.
 pub(crate) fn write(name: &str, subject: &Subject, predicate: &Value) -> Vec<u8> {
+    write_of(PREDICATE_TYPE, name, subject, predicate)
+}
+
+/// The same with a predicate of another type.
+pub(crate) fn write_of(kind: &str, name: &str, subject: &Subject, predicate: &Value) -> Vec<u8> {
     let statement = json!({
         "_type": STATEMENT_TYPE,
         "subject": [{ "name": name, "digest": { subject.key(): subject.hex() } }],
-        "predicateType": PREDICATE_TYPE,
+        "predicateType": kind,
         "predicate": predicate,
     });
     let mut text = serde_json::to_vec_pretty(&statement).expect("JSON values are always writable");
@@ -74,10 +82,15 @@ pub fn beside(path: &Path) -> PathBuf {
 pub struct VerifiedExport {
     /// How it was written.
     pub format: String,
-    /// The exported node.
-    pub node_id: NodeId,
+    /// The exported node; none when a run's rollouts were exported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<NodeId>,
     /// Its root.
-    pub root_id: RootId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root_id: Option<RootId>,
+    /// The run whose rollouts were exported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
     /// The digest that was checked.
     pub digest: String,
     /// Whether somebody vouches for the statement; never in this build.
@@ -89,7 +102,13 @@ pub struct VerifiedExport {
 #[derive(Deserialize)]
 struct Predicate {
     format: String,
-    node: NodeOf,
+    node: Option<NodeOf>,
+    run: Option<RunOf>,
+}
+
+#[derive(Deserialize)]
+struct RunOf {
+    run_id: RunId,
 }
 
 #[derive(Deserialize)]
@@ -112,13 +131,18 @@ pub fn verify_export(path: &Path) -> Result<VerifiedExport, Error> {
     let text = read_bounded(&place).map_err(|error| wrong("a statement beside it", error.to_string()))?;
     let statement: Value =
         serde_json::from_slice(&text).map_err(|error| wrong("a statement in JSON", error.to_string()))?;
-    for (key, expected) in [("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)] {
-        if statement[key] != expected {
-            return Err(wrong(expected, statement[key].to_string()));
-        }
+    if statement["_type"] != STATEMENT_TYPE {
+        return Err(wrong(STATEMENT_TYPE, statement["_type"].to_string()));
+    }
+    let of_rollouts = statement["predicateType"] == RECORDS_TYPE;
+    if !of_rollouts && statement["predicateType"] != PREDICATE_TYPE {
+        return Err(wrong(PREDICATE_TYPE, statement["predicateType"].to_string()));
     }
     let predicate = Predicate::deserialize(&statement["predicate"])
         .map_err(|error| wrong("a predicate of an export", error.to_string()))?;
+    if of_rollouts && predicate.run.is_none() || !of_rollouts && predicate.node.is_none() {
+        return Err(wrong("a predicate of an export", "one that names neither node nor run".to_owned()));
+    }
     let named = &statement["subject"][0]["digest"];
     let subject = if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
         Subject::Directory(identity::of_directory(path)?)
@@ -130,8 +154,9 @@ pub fn verify_export(path: &Path) -> Result<VerifiedExport, Error> {
     }
     Ok(VerifiedExport {
         format: predicate.format,
-        node_id: predicate.node.node_id,
-        root_id: predicate.node.root_id,
+        node_id: predicate.node.as_ref().map(|node| node.node_id),
+        root_id: predicate.node.map(|node| node.root_id),
+        run_id: predicate.run.map(|run| run.run_id),
         digest: subject.digest(),
         signed: false,
         statement,

@@ -12,6 +12,7 @@ mod lock;
 mod output;
 mod progress;
 mod quickstart;
+mod rollout;
 mod search;
 
 use std::io::IsTerminal;

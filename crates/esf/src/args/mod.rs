@@ -5,12 +5,14 @@
 mod development;
 mod execution;
 mod graph;
+mod rollout;
 mod search;
 mod upkeep;
 
 pub(crate) use development::*;
 pub(crate) use execution::*;
 pub(crate) use graph::*;
+pub(crate) use rollout::*;
 pub(crate) use search::*;
 pub(crate) use upkeep::*;
 
@@ -150,6 +152,9 @@ pub(crate) enum Command {
     /// Tree search over checkpoints
     #[command(subcommand)]
     Search(SearchCommand),
+    /// Rollouts for training: runs, siblings, steps, delivery, exports
+    #[command(subcommand)]
+    Rollout(Box<RolloutCommand>),
 
     /// Tasks: named lines of nodes with a goal, for many agents on one project
     #[command(subcommand)]
@@ -196,7 +201,7 @@ pub(crate) enum Command {
     /// For tests
     #[command(subcommand, hide = true)]
     Debug(DebugCommand),
-    /// Not in this build yet: archive, shell, rollout, task, review, serve, mcp
+    /// Not in this build yet: archive, shell, serve, mcp
     #[command(external_subcommand)]
     Later(Vec<OsString>),
 }

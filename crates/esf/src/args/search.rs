@@ -270,7 +270,7 @@ pub(crate) struct Tethered {
 }
 
 /// A number that is one.
-fn finite(text: &str) -> Result<f64, String> {
+pub(super) fn finite(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(value) if value.is_finite() => Ok(value),
         _ => Err(format!("expected a finite number, found {text:?}")),

@@ -70,6 +70,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Problem> {
         Command::Top(arguments) => return top::top(&context, &arguments),
 
         Command::Search(command) => return crate::search::search(&context, command),
+        Command::Rollout(command) => return crate::rollout::rollout(&context, *command),
 
         Command::Task(command) => return crate::development::task(&context, command),
         Command::Review(command) => return crate::development::review(&context, &command),
@@ -120,7 +121,7 @@ fn boundaries() -> Reply {
 
 fn later(words: &[std::ffi::OsString]) -> Problem {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let known = ["archive", "shell", "rollout", "serve", "mcp"];
+    let known = ["archive", "shell", "serve", "mcp"];
     if known.contains(&word.as_str()) {
         return output::not_supported(&format!("`esf {word}`"), "`esf --help` lists what is");
     }

@@ -186,12 +186,14 @@ fn is_export(text: &str) -> bool {
 /// An export, against the statement beside it; needs no store.
 fn verify_export(text: &str) -> Result<Reply, Problem> {
     let verified = esf_store::verify_export(Path::new(text)).map_err(|error| error.problem())?;
+    let node = verified.node_id.map(|node| node.to_string());
+    let what = node.or(verified.run_id.map(|run| run.to_string())).unwrap_or_default();
     let table = Table::lines([format!(
         "{text}: {} of {}, as its statement says (which nobody signed)",
         verified.format,
-        show::short(&verified.node_id)
+        show::short(&what)
     )]);
-    Ok(Reply { ids: vec![verified.node_id.to_string()], value: json!({ "verified": verified }), table })
+    Ok(Reply { ids: vec![what], value: json!({ "verified": verified }), table })
 }
 
 pub(super) fn verify(context: &Context, arguments: &args::Verify) -> Result<Reply, Problem> {

@@ -92,6 +92,11 @@ impl Prepared {
         &self.evaluator.name
     }
 
+    /// Its version.
+    pub(crate) fn version(&self) -> &str {
+        &self.evaluator.version
+    }
+
     /// The digest of its text and its files: what its evaluations are recorded under.
     #[allow(dead_code, reason = "the search driver pins its evaluator by it")]
     pub(crate) fn digest(&self) -> Digest {

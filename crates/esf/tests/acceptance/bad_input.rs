@@ -115,7 +115,6 @@ fn what_is_not_in_this_build_is_refused() {
         &["group", "create", "h", "--from", "git:/x@HEAD"],
         &["merge", &node, &node, "--expect", "0", "--text"],
         &["serve"],
-        &["rollout", "x"],
     ] {
         let refused = lab.refused(args);
         assert_eq!((refused.exit, refused.code()), (5, "not_supported"), "{args:?}: {refused:?}");
