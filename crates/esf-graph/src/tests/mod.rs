@@ -2,6 +2,7 @@
 //! is tested in `tests/proof.rs`, on a real import.
 
 mod crash;
+mod development;
 mod idempotency;
 mod lifecycle;
 mod prune;

@@ -140,6 +140,9 @@ pub(crate) struct QueueRun {
     /// Let nodes in although nothing checks them
     #[arg(long)]
     pub(crate) unchecked: bool,
+    /// Merge lines of text files that both sides changed, instead of refusing them
+    #[arg(long, conflicts_with = "unchecked")]
+    pub(crate) text: bool,
     /// At most so many entries, then stop
     #[arg(long, value_name = "N")]
     pub(crate) max: Option<usize>,

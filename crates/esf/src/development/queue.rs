@@ -13,7 +13,7 @@ use esf_core::manifest::escape;
 use esf_core::ops::development::{Integrate, Refuse, Settled};
 use esf_core::record::{Evaluation, Group, Node};
 use esf_core::{Class, NodeId, Problem};
-use esf_store::{Merge, MergeOutcome, Store};
+use esf_store::{Merge, MergeOutcome, Store, TextMerge};
 use serde_json::{Value, json};
 
 use super::{refused, reviews_of, show};
@@ -44,12 +44,19 @@ struct Runner<'a> {
     context: &'a Context,
     store: &'a Store,
     prepared: Vec<Prepared>,
+    /// Which files have their lines merged.
+    text: Option<TextMerge>,
 }
 
 pub(super) fn run(context: &Context, arguments: &args::QueueRun) -> Result<u8, Problem> {
     let store = context.open()?;
     let group = find::group(&store, &arguments.group)?;
-    let runner = Runner { context, store: &store, prepared: prepare(&group, arguments)? };
+    let runner = Runner {
+        context,
+        store: &store,
+        prepared: prepare(&group, arguments)?,
+        text: arguments.text.then(TextMerge::default),
+    };
     let name = &group.name;
     let _lock = DriverLock::take(store.directory(), &format!("queue-{}", group.group_id), || {
         Problem::new(Class::Conflict, "queue_is_run", format!("another `esf queue run` is at {name}"))
@@ -210,6 +217,7 @@ impl Turn<'_> {
         let request = Merge {
             nodes: vec![self.canonical.node_id, submitted.node_id],
             expect: self.group.generation,
+            text: self.runner.text.clone(),
             ..Merge::default()
         };
         let outcome = match store.merge(&self.context.meta("merge")?, &request) {
