@@ -76,7 +76,7 @@ fn cluster<'a>(left: &mut [&'a [Change]; 2]) -> Option<(Range<usize>, [&'a [Chan
     let start = left.iter().filter_map(|changes| Some(changes.first()?.base.start)).min()?;
     let mut end = start;
     while let Some((changes, first)) = left.iter_mut().find_map(|changes| {
-        Some((*changes.first()?).base.clone()).filter(|base| base.start <= end).map(|base| (changes, base))
+        Some(changes.first()?.base.clone()).filter(|base| base.start <= end).map(|base| (changes, base))
     }) {
         end = end.max(first.end);
         *changes = &changes[1..];

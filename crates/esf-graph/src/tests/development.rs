@@ -85,7 +85,7 @@ fn a_task_goes_from_its_draft_to_the_canonical_node() {
     let (task, entry) = submitted(&fixture, &made.group, "fix");
     assert_eq!((task.status, entry.status), (TaskStatus::Submitted, EntryStatus::Queued));
     assert_eq!(task.base_node_id, made.node.node_id);
-    assert_eq!(fixture.graph.waiting(made.group.group_id).expect("queue"), [entry.clone()]);
+    assert_eq!(fixture.graph.waiting(made.group.group_id).expect("queue"), std::slice::from_ref(&entry));
     let line = fixture.graph.line(task.task_id).expect("line");
     assert_eq!(line.iter().map(|node| node.node_id).collect::<Vec<_>>(), [task.first_node_id]);
 
