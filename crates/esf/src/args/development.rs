@@ -7,11 +7,11 @@ use clap::{Args, Subcommand, ValueEnum};
 /// A task: a named line of nodes with a goal
 #[derive(Subcommand)]
 pub(crate) enum TaskCommand {
-    /// Begin a task: a draft on the canonical node, with a name and a goal
+    /// Begin a task: a draft on the canonical node, with a name and a goal; -q prints the draft
     Create(TaskCreate),
     /// List the tasks of a group
     Ls(TaskGroup),
-    /// Show a task: its goal, its nodes with their verdicts, and what the queue said
+    /// Show a task: its goal, its nodes with their verdicts, and what the queue said; -q prints the node at which it goes on
     Show(TaskNamed),
     /// Put a sealed node of the task into the queue; its newest if none is named
     Submit(TaskSubmit),

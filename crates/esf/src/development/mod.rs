@@ -141,7 +141,7 @@ fn create(context: &Context, arguments: &args::TaskCreate) -> Result<Reply, Prob
         from: from.map(|node| node.node_id),
     };
     let task = store.graph().create_task(&context.meta("")?, command).map_err(refused)?;
-    Ok(show::task(&task))
+    Ok(show::begun(&task))
 }
 
 fn read_goal(path: &Path) -> Result<String, Problem> {

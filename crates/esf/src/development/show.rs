@@ -1,8 +1,8 @@
 //! Tasks, entries and reviews as people read them.
 
-use esf_core::Problem;
 use esf_core::development::{Outcome, QueueEntry, Refusal, Task, TaskStatus};
 use esf_core::record::Evaluation;
+use esf_core::{NodeId, Problem};
 use esf_store::Store;
 use serde_json::{Value, json};
 
@@ -30,6 +30,11 @@ pub(super) fn tasks(tasks: &[Task]) -> Reply {
     tasks.iter().for_each(|task| table.row(task_row(task)));
     let ids = tasks.iter().map(|task| task.task_id.to_string()).collect();
     Reply { value: json!({ "tasks": tasks }), table, ids }
+}
+
+/// A new task: with `-q` the draft at which its work begins.
+pub(super) fn begun(begun: &Task) -> Reply {
+    Reply { ids: vec![begun.first_node_id.to_string()], ..task(begun) }
 }
 
 pub(super) fn task(task: &Task) -> Reply {
@@ -108,14 +113,17 @@ pub(super) fn reviews(reviews: &[Evaluation]) -> Reply {
 }
 
 /// A task with its nodes, their evidence, and what the queue said. Evidence is stale when the canonical node has
-/// moved past what its node stands on.
+/// moved past what its node stands on. Its work goes on at its newest node: what the queue made of it, if that is
+/// newer than what was submitted.
 pub(super) fn whole(store: &Store, task: &Task) -> Result<Reply, Problem> {
     let graph = store.graph();
     let canonical = graph.group(task.group_id).map_err(refused)?.canonical_node_id;
     let entries = graph.entries_of_task(task.task_id).map_err(refused)?;
     let mut table = Table::new(&["NODE", "STATUS", "BY", "VERDICT", "STALE", "MESSAGE"]);
     let mut nodes = Vec::new();
-    for node in graph.line(task.task_id).map_err(refused)? {
+    let line = graph.line(task.task_id).map_err(refused)?;
+    let goes_on_at = line.last().map_or(task.first_node_id, |node| node.node_id);
+    for node in line {
         let stale = task.status != TaskStatus::Integrated
             && !graph.descends(node.node_id, canonical).map_err(refused)?;
         let evaluations = graph.evaluations(node.node_id).map_err(refused)?;
@@ -137,20 +145,21 @@ pub(super) fn whole(store: &Store, task: &Task) -> Result<Reply, Problem> {
             evaluations.iter().map(|one| json!({ "evaluation": one, "stale": stale })).collect();
         nodes.push(json!({ "node": node, "evidence": evidence }));
     }
-    let said = Table::lines(told(task, &entries));
-    let value = json!({ "task": task, "nodes": nodes, "entries": entries });
+    let said = Table::lines(told(task, &entries, &goes_on_at));
+    let value = json!({ "task": task, "nodes": nodes, "entries": entries, "goes_on_at": goes_on_at });
     let table = Table::lines(said.render().lines().chain(table.render().lines()).map(str::to_owned));
-    Ok(Reply { value, table, ids: vec![task.task_id.to_string()] })
+    Ok(Reply { value, table, ids: vec![goes_on_at.to_string()] })
 }
 
-fn told(task: &Task, entries: &[QueueEntry]) -> Vec<String> {
+fn told(task: &Task, entries: &[QueueEntry], goes_on_at: &NodeId) -> Vec<String> {
     let mut lines = vec![
         format!("{} {} is {}", task.task_id, task.name, task.status.as_str()),
         format!("goal: {}", task.goal),
         format!("begins on {} at generation {}", short(&task.base_node_id), task.base_generation),
     ];
-    if let Some(node) = &task.integrated_as {
-        lines.push(format!("integrated as {}", short(node)));
+    match &task.integrated_as {
+        Some(node) => lines.push(format!("integrated as {}", short(node))),
+        None => lines.push(format!("goes on at {}", short(goes_on_at))),
     }
     if let Some(reason) = task.reason.as_ref().filter(|reason| !reason.is_empty()) {
         lines.push(format!("given up: {reason}"));

@@ -63,25 +63,77 @@ fn the_c_example_runs_under_wasi_and_its_node_under_linux() {
     assert_eq!(String::from_utf8(lab.cat(&last, "tally.txt")).unwrap(), format!("{tally}more\n"));
 }
 
+/// Fetches toolz into pip's cache; false, and says so, where that cannot be.
+fn pip_has_toolz(lab: &Lab) -> bool {
+    let wheels = lab.path("wheels").display().to_string();
+    let asked =
+        ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", &wheels, "toolz==1.0.0"];
+    let pip = Command::new("python3").args(["-m", "pip"]).args(asked).output();
+    let has = pip.is_ok_and(|output| output.status.success());
+    if !has {
+        eprintln!("skipped: pip cannot fetch toolz");
+    }
+    has
+}
+
+/// Runs an example in `place`; gives what it printed.
+fn shown(script: &str, place: &Path) -> String {
+    let mut command = Command::new(examples().join(script));
+    command.arg(place).env("ESF", env!("CARGO_BIN_EXE_esf")).env_remove("ESF_STORE");
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Ten agents on a published package: what is accepted is there, and git comes to the same trees.
+#[test]
+fn ten_agents_work_on_a_published_package() {
+    needs_root!();
+    let lab = Lab::new();
+    if !pip_has_toolz(&lab) {
+        return;
+    }
+    let place = lab.path("team");
+    let shown = shown("team/run", &place);
+    assert!(shown.contains("git agrees on 11 entries and on the tree at the end"), "{shown}");
+    let lab = Lab::with_store(place.join("store"));
+    let listed = lab.json(["task", "ls", "toolz"]);
+    let tasks = listed["tasks"].as_array().unwrap();
+    let integrated =
+        |name: &str| tasks.iter().any(|task| task["name"] == name && task["status"] == "integrated");
+    assert_eq!(tasks.iter().filter(|task| task["status"] == "integrated").count(), 6, "{shown}");
+    assert!(
+        ["pick", "pairwise", "chunked"].into_iter().all(integrated) && !integrated("shortcut"),
+        "{shown}"
+    );
+    for (one, other) in [("columns", "transpose"), ("strings", "lines"), ("drop-compat", "compat-note")] {
+        assert_ne!(integrated(one), integrated(other), "one of {one} and {other}: {shown}");
+    }
+    let itertoolz = String::from_utf8(lab.cat("toolz:@", "toolz/itertoolz.py")).unwrap();
+    let dicttoolz = String::from_utf8(lab.cat("toolz:@", "toolz/dicttoolz.py")).unwrap();
+    for (text, name) in [(&itertoolz, "pairwise"), (&itertoolz, "chunked"), (&dicttoolz, "pick")] {
+        assert!(text.contains(&format!("def {name}(")), "{name}");
+    }
+    for (name, why) in [("shortcut", "checks"), ("compat-note", "conflicts"), ("strings", "conflicts")] {
+        let task = lab.json(["task", "show", &format!("toolz:{name}")]);
+        let outcome = &task["entries"][0]["outcome"];
+        if !integrated(name) {
+            assert_eq!(outcome["why"]["reason"], why, "{task}");
+            assert!(outcome["remedy"].as_str().unwrap().contains("esf activate"), "{task}");
+        }
+    }
+}
+
 /// R02: two planted bugs in a published package, 43 edits at each step, some of which never end.
 #[test]
 fn r02_a_search_repairs_a_published_package() {
     needs_root!();
-    let pip = |args: &[&str]| Command::new("python3").args(["-m", "pip"]).args(args).output();
     let lab = Lab::new();
-    let wheels = lab.path("wheels").display().to_string();
-    let asked =
-        ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", &wheels, "toolz==1.0.0"];
-    if !pip(&asked).is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: pip cannot fetch toolz");
+    if !pip_has_toolz(&lab) {
         return;
     }
     let place = lab.path("repair");
-    let mut command = Command::new(examples().join("repair/run"));
-    command.arg(&place).env("ESF", env!("CARGO_BIN_EXE_esf")).env_remove("ESF_STORE");
-    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    let shown = String::from_utf8_lossy(&output.stdout);
+    let shown = shown("repair/run", &place);
     for line in ["+        d[item] += 1", "+        if len(index) == 1:"] {
         assert!(shown.contains(line), "{line}: {shown}");
     }

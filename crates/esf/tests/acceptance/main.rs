@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod concurrency;
+mod development;
 mod durability;
 mod evaluator;
 mod examples;
