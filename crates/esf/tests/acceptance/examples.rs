@@ -189,3 +189,33 @@ fn both_orders_are_one_state(lab: &Lab) {
     assert_eq!(one, reached[&vec![pluck.clone(), count.clone()]], "{reached:?}");
     assert!(reached[&vec![count]] != reached[&vec![pluck]], "{reached:?}");
 }
+
+/// 64 prompts of 8, a fifth of the sandboxes lost, the trainer killed in the middle of a batch: the example counts
+/// everything again by itself, and the store agrees.
+#[test]
+fn rollouts_over_puzzles_lose_nothing_and_count_nothing_twice() {
+    needs_root!();
+    let lab = Lab::new();
+    let wheels = lab.path("wheels").display().to_string();
+    let fetched = Command::new("python3")
+        .args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"])
+        .args(["--dest", &wheels, "reasoning-gym==0.1.25"])
+        .output();
+    if !fetched.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: pip cannot fetch reasoning-gym");
+        return;
+    }
+    let place = lab.path("puzzles");
+    let mut command = Command::new(examples().join("puzzles/run"));
+    command.arg(&place).env("ESF", env!("CARGO_BIN_EXE_esf")).env_remove("ESF_STORE");
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("512 answers trained on, each once"), "{shown}");
+    let lab = Lab::with_store(place.join("store"));
+    let runs = lab.json(["rollout", "ls"]);
+    let run = &runs["runs"][0];
+    assert_eq!((&run["results"], &run["complete"], &run["trained"]), (&512.into(), &64.into(), &512.into()));
+    assert!(run["errors"].as_u64().unwrap() > 50, "{run}");
+    lab.text(["fsck"]);
+}

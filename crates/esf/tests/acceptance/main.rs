@@ -13,6 +13,7 @@ mod guests;
 mod overlay;
 mod processes;
 mod quickstart;
+mod rollouts;
 mod scheduler;
 mod search;
 mod search_run;
