@@ -113,7 +113,6 @@ fn what_is_not_in_this_build_is_refused() {
         &["activate", &node, "--network", "host"],
         &["activate", &node, "--disk", "1g"],
         &["group", "create", "h", "--from", "git:/x@HEAD"],
-        &["merge", &node, &node, "--expect", "0", "--text"],
         &["serve"],
     ] {
         let refused = lab.refused(args);
