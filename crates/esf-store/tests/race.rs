@@ -51,6 +51,7 @@ fn work(store: &Store, parent: NodeId, key: &str) -> Node {
         changed: Changed::default(),
         reason: None,
         statement_digest: None,
+        keep: None,
     };
     let node = graph.commit_seal(&meta("commit"), command, prepared.sealed()).unwrap().node;
     stack.settle_seal(prepared, true).unwrap();

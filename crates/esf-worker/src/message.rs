@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use esf_core::environment::Environment;
 use esf_core::ops::cancel::CancelReason;
 use esf_core::policy::OnExpiry;
-use esf_core::record::{ExecOutcome, Failure, Node};
+use esf_core::record::{Attempt, ExecOutcome, Failure, Node};
 use esf_core::{AttemptId, ExecId, FailureClass, GroupId, NodeId, RootId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -171,6 +171,12 @@ pub struct SuspendRequest {
     pub state: Option<serde_json::Value>,
     /// A line for people.
     pub message: Option<String>,
+    /// Whether the work goes on, in a new attempt on the new node. Processes end all the same.
+    #[serde(default)]
+    pub keep: bool,
+    /// With `keep`: whether an attempt in which nothing has changed stays as it is, its processes too.
+    #[serde(default)]
+    pub if_changed: bool,
 }
 
 /// What a seal changed.
@@ -195,6 +201,9 @@ pub struct SuspendReply {
     pub node: Node,
     /// What changed against its base.
     pub changed: ChangedSummary,
+    /// The attempt in which the work goes on, when it does; `failed` when its sandbox could not be made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
 }
 
 /// One entry of a directory inside a sandbox.

@@ -1,17 +1,21 @@
 //! `commit_seal`: the commit point of a seal (design section 3, step 6). Invariant: root, logical state,
 //! provenance and result appear together with the attempt's end, or not at all; the first seal of a
-//! draft wins, and a later one ends `failed(stale)` and keeps its delta.
+//! draft wins, and a later one ends `failed(stale)` and keeps its delta. One that goes on opens the next
+//! attempt, on a draft of the new node, in the same decision: it takes over the place of the one that ends.
 
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::failure::FailureClass;
-use crate::id::AttemptId;
+use crate::id::{AttemptId, WorkerId};
 use crate::manifest::RootPin;
 use crate::ops::begin_quiesce::fence;
-use crate::ops::{Change, Decision, Reject, Request, Transition};
+use crate::ops::start::{self, Start, Started};
+use crate::ops::{Change, Decision, Reject, Request, Transition, fork};
+use crate::policy::Policy;
 use crate::record::{
     Attempt, Changed, EventKind, Exec, Failure, Json, Lease, LeaseStatus, LogicalState, Node, PrivateDelta,
+    Purpose,
 };
 use crate::state::{AttemptStatus, AttemptStep, IllegalStep, NodeStatus, NodeStep};
 use crate::time::Timestamp;
@@ -39,6 +43,18 @@ pub struct CommitSeal {
     pub reason: Option<String>,
     /// Digest of the signed statement, once there is one.
     pub statement_digest: Option<Digest>,
+    /// Goes on in a new attempt on the new node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Keep>,
+}
+
+/// Who holds the attempt in which the work goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Keep {
+    /// The worker that held the one before.
+    pub worker: WorkerId,
+    /// For how many milliseconds, unless renewed.
+    pub lease_ms: u64,
 }
 
 /// What the decision looks at.
@@ -65,6 +81,9 @@ pub struct SealReply {
     pub attempt: Attempt,
     /// What changed against the base.
     pub changed: Changed,
+    /// The attempt in which the work goes on, with its lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Box<Started>>,
 }
 
 /// What became of a seal; both are committed.
@@ -85,7 +104,7 @@ pub enum Outcome {
 /// Decides.
 ///
 /// # Errors
-/// `LeaseFenced`, `IllegalStep`. A seal that came too late is a decision and not an error.
+/// `LeaseFenced`, `IllegalStep`, `Terminal` for a terminal node that is to be gone on from. A seal that came too late is a decision and not an error.
 pub fn decide(
     snapshot: &Snapshot,
     command: &CommitSeal,
@@ -119,7 +138,13 @@ pub fn decide(
     let kind = if command.terminal { EventKind::NodeTerminal } else { EventKind::NodeSealed };
     let sealed = Transition { lease_id: attempt.lease_id, ..Transition::of_node(kind, &node).detail(reason) };
     let ended = Transition::of_attempt(EventKind::AttemptSealed, &attempt).root(node.root_id);
-    let reply = SealReply { node: node.clone(), attempt: attempt.clone(), changed: command.changed };
+    let next = command.keep.map(|keep| go_on(&node, &attempt, keep, request)).transpose()?;
+    let reply = SealReply {
+        node: node.clone(),
+        attempt: attempt.clone(),
+        changed: command.changed,
+        next: next.as_ref().map(|next| Box::new(next.reply.clone())),
+    };
     let mut decision = Decision::new(Outcome::Sealed(Box::new(reply)))
         .change(Change::UpdateNode { node: Box::new(node), was: snapshot.node.status })
         .log(sealed);
@@ -127,6 +152,52 @@ pub fn decide(
     lose_execs(&mut decision, &snapshot.running, now, "the attempt was sealed while it ran");
     decision = decision.log(ended);
     hand_over(&mut decision, snapshot.salvaged.as_ref(), now)?;
+    if let Some(next) = next {
+        decision.changes.extend(next.changes);
+        decision.transitions.extend(next.transitions);
+    }
+    Ok(decision)
+}
+
+/// A draft on `sealed`, and an attempt on it that is active at once: as the one before, in its place, so no quota
+/// is asked.
+fn go_on(
+    sealed: &Node,
+    before: &Attempt,
+    keep: Keep,
+    request: &Request<'_>,
+) -> Result<Decision<Started>, Reject> {
+    let root = fork::forkable(sealed, None)?;
+    let draft = fork::child(sealed, root, &fork::forked(sealed, 1, request), request.store, 0);
+    let queued = Attempt {
+        attempt_id: AttemptId::derive(&request.seed(sealed.node_id.as_bytes(), 0)),
+        node_id: draft.node_id,
+        lease_id: None,
+        lease_epoch: 0,
+        worker_id: None,
+        private_delta: PrivateDelta::None,
+        status: AttemptStatus::Queued,
+        purpose: Purpose::Work,
+        failure: None,
+        retry_of: None,
+        boot_id: None,
+        queued_at: request.meta.now,
+        started_at: None,
+        ended_at: None,
+        created_by: request.meta.actor.clone(),
+        trace_id: request.meta.trace_id.clone(),
+        ..before.clone()
+    };
+    let start = Start { attempt: queued.attempt_id, worker: keep.worker, lease_ms: keep.lease_ms };
+    let snapshot = start::Snapshot { attempt: queued.clone(), policy: Policy::default(), live: 0 };
+    let started = start::decide(&snapshot, &start, request)?;
+    let mut decision = Decision::new(started.reply)
+        .log(Transition::of_node(EventKind::NodeCreated, &draft))
+        .change(Change::InsertNode(Box::new(draft)))
+        .log(Transition::of_attempt(EventKind::AttemptQueued, &queued))
+        .change(Change::InsertAttempt(Box::new(queued)));
+    decision.changes.extend(started.changes);
+    decision.transitions.extend(started.transitions);
     Ok(decision)
 }
 

@@ -152,5 +152,6 @@ pub(crate) fn seal(attempt: &Attempt) -> CommitSeal {
         changed: Changed::default(),
         reason: None,
         statement_digest: None,
+        keep: None,
     }
 }

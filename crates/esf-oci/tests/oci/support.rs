@@ -164,7 +164,15 @@ impl Bench {
 }
 
 pub(crate) fn suspend(attempt: AttemptId) -> SuspendRequest {
-    SuspendRequest { meta: request_meta(), attempt, terminal: false, state: None, message: None }
+    SuspendRequest {
+        meta: request_meta(),
+        attempt,
+        terminal: false,
+        state: None,
+        message: None,
+        keep: false,
+        if_changed: false,
+    }
 }
 
 pub(crate) fn exec(attempt: AttemptId, argv: &[&str]) -> ExecRequest {

@@ -187,6 +187,7 @@ impl Lab {
             },
             reason: None,
             statement_digest: None,
+            keep: None,
         };
         self.store.graph().commit_seal(&self.meta(), command, prepared.sealed()).expect("commit").node
     }

@@ -404,7 +404,19 @@ impl Worker {
             let message = format!("{id} is {}", now.status.as_str());
             return Err(Problem::new(Class::Conflict, OVER, message));
         }
-        let deadline = attempt.lifetime_ms.map(|millis| begun + Duration::from_millis(millis));
+        self.enliven(meta, &started, begun, extra)
+    }
+
+    /// Makes the sandbox of an attempt that is active by its record; one that cannot be made fails.
+    fn enliven(
+        self: &Arc<Self>,
+        meta: &Meta,
+        started: &Started,
+        begun: Instant,
+        extra: &Extra,
+    ) -> Result<Arc<Live>, Problem> {
+        let (id, epoch) = (started.attempt.attempt_id, started.attempt.lease_epoch);
+        let deadline = started.attempt.lifetime_ms.map(|millis| begun + Duration::from_millis(millis));
         let base = self.base_of(&started.attempt);
         let root = base.as_ref().ok().map(|base| base.root);
         let made =
@@ -427,6 +439,29 @@ impl Worker {
                 }
                 Err(problem)
             }
+        }
+    }
+
+    /// Brings to life the attempt in which sealed work goes on, in the place of `before`, whatever waits. When it
+    /// cannot be made it has failed, and its place is free.
+    pub(crate) fn go_on(self: &Arc<Self>, meta: &Meta, before: AttemptId, started: &Started) {
+        let id = started.attempt.attempt_id;
+        {
+            let mut state = locked(&self.state);
+            if let Some(place) = state.taken.remove(&before) {
+                state.taken.insert(id, place);
+            }
+        }
+        let made = self.enliven(meta, started, Instant::now(), &Extra::default());
+        let mut state = locked(&self.state);
+        match &made {
+            Ok(live) => drop(state.live.insert(id, Arc::clone(live))),
+            Err(problem) if problem.code == LATE => {}
+            Err(_) => drop(state.taken.remove(&id)),
+        }
+        drop(state);
+        if let Err(problem) = made {
+            tracing::warn!(attempt = %id, %problem.message, "sealed work could not go on");
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use esf_core::digest::RequestDigest;
 use esf_core::ops::Meta;
 use esf_core::ops::begin_quiesce::BeginQuiesce;
-use esf_core::ops::commit_seal::{CommitSeal, Outcome, SealReply};
+use esf_core::ops::commit_seal::{CommitSeal, Keep, Outcome, SealReply};
 use esf_core::ops::release_attempt::ReleaseAttempt;
 use esf_core::policy::OnExpiry;
 use esf_core::record::{Attempt, Changed, Failure, Json, LogicalState};
@@ -33,6 +33,8 @@ pub(crate) struct Sealing<'a> {
     pub(crate) state: Option<&'a Json>,
     pub(crate) message: Option<String>,
     pub(crate) reason: Option<String>,
+    /// Whether the work goes on in a new attempt on the new node.
+    pub(crate) keep: bool,
 }
 
 /// Which upper goes into which attempt's node.
@@ -45,21 +47,47 @@ pub(crate) struct Target<'a> {
 }
 
 impl Worker {
-    pub(crate) fn suspend(&self, request: &SuspendRequest) -> Result<SuspendReply, Problem> {
+    pub(crate) fn suspend(self: &Arc<Self>, request: &SuspendRequest) -> Result<SuspendReply, Problem> {
         let meta = clock::meta(&request.meta);
         let sealing = Sealing {
             terminal: request.terminal,
             state: request.state.as_ref(),
             message: request.message.clone(),
             reason: None,
+            keep: request.keep,
         };
+        if request.keep && request.terminal {
+            return Err(Problem::new(Class::Usage, "bad_option", "nothing goes on from a terminal node")
+                .expected("--keep or --terminal")
+                .found("both"));
+        }
         if let Some(reply) = self.sealed_before(request.attempt, &meta, &sealing)? {
             return Ok(reply);
         }
         match self.live(request.attempt) {
+            Some(live) if request.keep && request.if_changed => match self.unchanged(&live)? {
+                Some(reply) => Ok(reply),
+                None => self.seal_live(&live, &meta, &sealing),
+            },
             Some(live) => self.seal_live(&live, &meta, &sealing),
+            None if request.keep => Err(self.live_or_problem(request.attempt).err().unwrap_or_else(|| {
+                Problem::new(Class::Conflict, "not_active", "it came to life this moment").retryable()
+            })),
             None => self.salvage(request.attempt, &meta, &sealing),
         }
+    }
+
+    /// The answer where nothing has changed since the node on which a live attempt began: it stays as it is.
+    fn unchanged(&self, live: &Live) -> Result<Option<SuspendReply>, Problem> {
+        let stage = locked(&live.ending);
+        if *stage != Stage::Open || self.unsealed(live.id(), false)? > 0 {
+            return Ok(None);
+        }
+        let draft = self.graph().node(live.attempt.node_id).map_err(|error| error.problem())?;
+        let Some(parent) = draft.parents.first() else { return Ok(None) };
+        let node = self.graph().node(*parent).map_err(|error| error.problem())?;
+        let attempt = Some(live.attempt.clone());
+        Ok(Some(SuspendReply { node, changed: ChangedSummary::default(), attempt }))
     }
 
     /// The reply of a seal that was committed under this key before; refused when it was another request.
@@ -83,7 +111,7 @@ impl Worker {
     }
 
     fn seal_live(
-        &self,
+        self: &Arc<Self>,
         live: &Arc<Live>,
         meta: &Meta,
         sealing: &Sealing<'_>,
@@ -94,6 +122,9 @@ impl Worker {
             // Somebody else ended it while this waited for its turn; with the same key, by the same seal.
             return match self.sealed_before(live.id(), meta, sealing)? {
                 Some(reply) => Ok(reply),
+                None if sealing.keep => Err(self.live_or_problem(live.id()).err().unwrap_or_else(|| {
+                    Problem::new(Class::Conflict, "not_active", format!("{} has ended", live.id()))
+                })),
                 // It was lost meanwhile, perhaps: then its delta is what is to be sealed.
                 None => self.salvage(live.id(), meta, sealing),
             };
@@ -106,7 +137,13 @@ impl Worker {
             self.bring_to_rest(live, meta, &mut stage)?;
         }
         let target = Target { attempt: &live.attempt, upper_of: live.id(), epoch: live.epoch };
-        let sealed = self.seal(&target, meta, sealing);
+        let sealed = self.seal(&target, meta, sealing).map(|reply| {
+            if let Some(next) = &reply.next {
+                // Still alone: who asks the same at the same time finds the next attempt alive.
+                self.go_on(&meta.sub("next"), live.id(), next);
+            }
+            self.told(reply)
+        });
         if sealed.is_ok() || sealed.as_ref().is_err_and(is_over) {
             *stage = Stage::Ended;
             drop(stage);
@@ -134,7 +171,7 @@ impl Worker {
         target: &Target<'_>,
         meta: &Meta,
         sealing: &Sealing<'_>,
-    ) -> Result<SuspendReply, Problem> {
+    ) -> Result<SealReply, Problem> {
         let attempt = target.attempt;
         let state = sealing.state.map(LogicalState::new).transpose();
         let state =
@@ -169,17 +206,25 @@ impl Worker {
             },
             reason: sealing.reason.clone(),
             statement_digest: None,
+            keep: sealing.keep.then_some(Keep { worker: self.id, lease_ms: self.config.lease_ms }),
         };
         let committed = self.graph().commit_seal(meta, commit, prepared.sealed());
         if matches!(committed, Err(esf_graph::Error::Closed | esf_graph::Error::Database(_))) {
             // Nobody knows whether it is committed; the same request resumes, or recovery asks the graph.
-            return committed.map(told).map_err(|error| error.problem());
+            return committed.map_err(|error| error.problem());
         }
         if let Err(error) = self.stack().settle_seal(prepared, committed.is_ok()) {
             // What is left on disk is settled by the next recovery.
             tracing::warn!(attempt = %attempt.attempt_id, %error, "a seal is not yet settled");
         }
-        committed.map(told).map_err(|error| error.problem())
+        committed.map_err(|error| error.problem())
+    }
+
+    /// A seal as its caller is told of it; the attempt in which the work goes on as it is now.
+    pub(crate) fn told(&self, reply: SealReply) -> SuspendReply {
+        let reply = told(reply);
+        let attempt = reply.attempt.map(|next| self.graph().attempt(next.attempt_id).unwrap_or(next));
+        SuspendReply { attempt, ..reply }
     }
 
     /// Forgets a seal that failed before it was prepared, so that any request may seal anew.
@@ -308,7 +353,7 @@ impl Worker {
     }
 
     /// Its lifetime is over: the worker itself seals or discards, and the record says why.
-    pub(crate) fn expire(&self, live: &Arc<Live>) {
+    pub(crate) fn expire(self: &Arc<Self>, live: &Arc<Live>) {
         let id = live.id();
         let key = format!("lifetime/{id}");
         let done = match (live.attempt.purpose.has_draft(), live.attempt.on_expiry) {
@@ -318,6 +363,7 @@ impl Worker {
                     state: None,
                     message: Some("sealed at the end of its lifetime".to_owned()),
                     reason: Some(EXPIRED.to_owned()),
+                    keep: false,
                 };
                 self.seal_live(live, &clock::own_meta(key), &sealing).map(drop)
             }
@@ -407,12 +453,15 @@ impl Worker {
 }
 
 fn seal_digest(upper_of: AttemptId, sealing: &Sealing<'_>) -> RequestDigest {
-    let body = json!({
+    let mut body = json!({
         "attempt": upper_of,
         "terminal": sealing.terminal,
         "state": sealing.state,
         "message": sealing.message,
     });
+    if sealing.keep {
+        body["keep"] = true.into();
+    }
     RequestDigest::new(canonical::digest("esf suspend request v1", &body))
 }
 
@@ -426,7 +475,7 @@ fn told(reply: SealReply) -> SuspendReply {
         // Written by `seal` above as a list of texts.
         skipped: serde_json::from_value(skipped).unwrap_or_default(),
     };
-    SuspendReply { node: reply.node, changed }
+    SuspendReply { node: reply.node, changed, attempt: reply.next.map(|next| next.attempt) }
 }
 
 /// What was left out, as text: path and reason.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use esf_core::ops::Meta;
 use esf_core::ops::begin_quiesce::BeginQuiesce;
+use esf_core::ops::commit_seal::SealReply;
 use esf_core::ops::enqueue::Enqueue;
 use esf_core::ops::start::Start;
 use esf_core::record::{Attempt, PrivateDelta, Purpose};
@@ -60,7 +61,7 @@ impl Worker {
             error.problem()
         })?;
         let attempt = started.attempt;
-        let sealed = self.seal_salvage(&attempt, lost, meta, sealing);
+        let sealed = self.seal_salvage(&attempt, lost, meta, sealing).map(|reply| self.told(reply));
         if let Err(problem) = &sealed
             && !matches!(problem.code.as_str(), "stale" | "lease_fenced")
         {
@@ -87,7 +88,7 @@ impl Worker {
         lost: AttemptId,
         meta: &Meta,
         sealing: &Sealing<'_>,
-    ) -> Result<SuspendReply, Problem> {
+    ) -> Result<SealReply, Problem> {
         let begin = BeginQuiesce { attempt: attempt.attempt_id, epoch: attempt.lease_epoch };
         self.graph()
             .begin_quiesce(&crate::clock::own_meta(format!("salvage-quiesce/{}", attempt.attempt_id)), begin)

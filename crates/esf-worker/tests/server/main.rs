@@ -173,7 +173,15 @@ impl Drop for Bench {
 
 fn suspend(attempt: &Attempt) -> SuspendRequest {
     let attempt = attempt.attempt_id;
-    SuspendRequest { meta: request_meta(), attempt, terminal: false, state: None, message: None }
+    SuspendRequest {
+        meta: request_meta(),
+        attempt,
+        terminal: false,
+        state: None,
+        message: None,
+        keep: false,
+        if_changed: false,
+    }
 }
 
 fn wait_until(condition: impl Fn() -> bool) {

@@ -179,9 +179,12 @@ pub(crate) struct Suspend {
     /// What was done
     #[arg(short, long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
-    /// Seal and go on (not in this build)
-    #[arg(long)]
+    /// Seal and go on from the new node, in a new attempt like this one; processes end all the same
+    #[arg(long, conflicts_with = "terminal")]
     pub(crate) keep: bool,
+    /// With --keep: leave the attempt and its processes as they are when nothing has changed
+    #[arg(long, requires = "keep")]
+    pub(crate) if_changed: bool,
 }
 
 #[derive(Args)]

@@ -288,6 +288,7 @@ impl Yard<'_, '_> {
             },
             reason: None,
             statement_digest: None,
+            keep: None,
         };
         self.lab
             .store

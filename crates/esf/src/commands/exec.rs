@@ -99,7 +99,7 @@ pub(super) fn run(context: &Context, arguments: args::Run) -> Result<u8, Problem
         let attempt = client.release(context.request_meta("release"), attempt.attempt_id, true)?;
         finish(context, &result, json!({ "attempt": attempt, "exec": captured.merge(&result) }), None)?;
     } else {
-        let SuspendReply { node, changed } = seal(context, &mut client, &attempt)?;
+        let SuspendReply { node, changed, .. } = seal(context, &mut client, &attempt)?;
         let value = json!({ "node": node, "changed": changed, "attempt_id": attempt.attempt_id, "exec": captured.merge(&result) });
         finish(context, &result, value, Some(&node))?;
     }
@@ -130,6 +130,8 @@ fn seal(context: &Context, client: &mut Client, attempt: &Attempt) -> Result<Sus
         terminal: false,
         state: None,
         message: None,
+        keep: false,
+        if_changed: false,
     };
     client.suspend(request)
 }

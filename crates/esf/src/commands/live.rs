@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{environment, find, show};
 use crate::args;
 use crate::context::{Context, io_problem};
-use crate::output::{Reply, Table, not_supported, show_bytes};
+use crate::output::{Reply, Table, show_bytes};
 
 /// Brings a node to life as the options say, telling on stderr while it waits for its turn.
 pub(super) fn bring_up(
@@ -85,9 +85,6 @@ pub(super) fn activate(context: &Context, arguments: &args::Activate) -> Result<
 }
 
 pub(super) fn suspend(context: &Context, arguments: &args::Suspend) -> Result<Reply, Problem> {
-    if arguments.keep {
-        return Err(not_supported("--keep", "suspend, then activate the new node"));
-    }
     let attempt = find::attempt(&context.open()?, &arguments.attempt)?;
     let state = arguments.state.as_deref().map(read_state).transpose()?;
     let request = SuspendRequest {
@@ -96,13 +93,26 @@ pub(super) fn suspend(context: &Context, arguments: &args::Suspend) -> Result<Re
         terminal: arguments.terminal,
         state,
         message: arguments.message.clone(),
+        keep: arguments.keep,
+        if_changed: arguments.if_changed,
     };
     let reply = context.worker()?.suspend(request)?;
     for path in &reply.changed.skipped {
         eprintln!("esf: not kept: {}", crate::output::printable(path));
     }
     let shown = show::nodes(std::slice::from_ref(&reply.node));
-    Ok(Reply { value: json!({ "node": reply.node, "changed": reply.changed }), ..shown })
+    let mut value = json!({ "node": reply.node, "changed": reply.changed });
+    let Some(next) = &reply.attempt else { return Ok(Reply { value, ..shown }) };
+    value["attempt"] = json!(next);
+    if let Some(failure) = &next.failure {
+        super::print(context, &Reply { value, ..shown })?;
+        let message = format!("sealed, but the next attempt failed: {}", failure.detail);
+        return Err(Problem::new(Class::Failure, failure.class.as_str(), message)
+            .remedy(format!("`esf activate {}` goes on", reply.node.node_id)));
+    }
+    eprintln!("esf: goes on in {}; what ran has ended", show::short(&next.attempt_id));
+    // What is typed next is the attempt.
+    Ok(Reply { value, ids: vec![next.attempt_id.to_string()], ..shown })
 }
 
 fn read_state(path: &Path) -> Result<Value, Problem> {

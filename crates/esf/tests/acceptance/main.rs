@@ -10,6 +10,7 @@ mod examples;
 mod executors_page;
 mod generated;
 mod guests;
+mod keep;
 mod overlay;
 mod processes;
 mod quickstart;

@@ -29,6 +29,7 @@ fn seal(epoch: u64) -> CommitSeal {
         changed: Changed::default(),
         reason: None,
         statement_digest: None,
+        keep: None,
     }
 }
 

@@ -181,6 +181,8 @@ impl Carrier<'_> {
             terminal: false,
             state: None,
             message: self.ticket.action_name.clone(),
+            keep: false,
+            if_changed: false,
         };
         match self.client()?.suspend(request) {
             Ok(reply) => Ok(Acted::Sealed(Box::new(reply.node))),
