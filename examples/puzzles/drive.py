@@ -117,5 +117,6 @@ for format in ["jsonl", "messages", "parquet", "atif"]:
     assert exported["export"]["trajectories"] == GROUPS * SIBLINGS, exported
 print(f"{len(scores)} answers trained on, each once; {lost} lost sandboxes ({share:.0%}) count nowhere")
 rows = [json.loads(line) for line in (work / "puzzles.jsonl").read_text().splitlines()]
+assert len({attempt for row in rows for attempt in row["attempt_ids"]}) == GROUPS * SIBLINGS, "a sandbox each"
 by_skill = [statistics.fmean(row["reward"] for row in rows if row["sibling_index"] == n) for n in range(SIBLINGS)]
 print("mean reward by skill: " + " ".join(f"{mean:.2f}" for mean in by_skill))

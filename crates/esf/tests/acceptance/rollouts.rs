@@ -180,8 +180,10 @@ fn bad_input_is_refused_and_nothing_is_recorded() {
 
 #[test]
 fn r04_each_trajectory_carries_where_it_is_from_and_ends_once() {
-    let rollouts =
-        Rollouts::new(25, 8, &["--refill", "sibling", "--max-refills", "8", "--max-staleness", "2"]);
+    let evaluator = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/evaluator.toml");
+    let options =
+        ["--refill", "sibling", "--max-refills", "8", "--max-staleness", "2", "--evaluator", evaluator];
+    let rollouts = Rollouts::new(25, 8, &options);
     let lab = &rollouts.lab;
     let (mut steps, mut ends) = (Vec::new(), Vec::new());
     let begun = rollouts.start(200);
@@ -223,7 +225,11 @@ fn r04_each_trajectory_carries_where_it_is_from_and_ends_once() {
     for row in &rows {
         assert_eq!(row["root_id"], root);
         assert_eq!((&row["policy"]["name"], &row["policy"]["version_start"]), (&json!("p"), &json!(0)));
-        assert!(row["environment_digest"].is_string() && row["evaluators"].is_array(), "{row}");
+        assert!(row["environment_digest"].is_string(), "{row}");
+        assert!(
+            row["evaluators"][0]["digest"].as_str().is_some_and(|digest| digest.starts_with("b3:")),
+            "{row}"
+        );
         assert!(row["attempt_ids"].is_array() && row["trial"].is_number(), "{row}");
         seeds.insert(row["seed"].as_u64().unwrap());
     }
@@ -308,10 +314,11 @@ fn a_fork_shares_steps_that_one_owner_trains_on() {
     check_with_readers(&rollouts, 2, 10);
 }
 
-/// Parquet by pyarrow, messages by JSON, ATIF by harbor's own model.
+/// Parquet and messages by pyarrow, which is what `datasets` reads them with; ATIF by harbor's own model.
 fn check_with_readers(rollouts: &Rollouts, rows: usize, trained_tokens: usize) {
     let (_, parquet) = rollouts.export("parquet", &[]);
     let (_, atif) = rollouts.export("atif", &[]);
+    let (_, messages) = rollouts.export("messages", &["--split-prompt"]);
     let packages = rollouts.lab.path("python");
     let pip = |args: &[&str]| {
         let mut pip = Command::new("python3");
@@ -339,7 +346,7 @@ fn check_with_readers(rollouts: &Rollouts, rows: usize, trained_tokens: usize) {
     let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/acceptance/rollouts_readers.py"));
     let output = Command::new("python3")
         .arg(script)
-        .args([&packages, &parquet, &atif])
+        .args([&packages, &parquet, &atif, &messages])
         .args([rows.to_string(), trained_tokens.to_string()])
         .output()
         .unwrap();

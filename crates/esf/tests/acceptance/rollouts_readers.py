@@ -1,15 +1,16 @@
 """Reads exports with the public readers of their formats:
-rollouts_readers.py PACKAGES PARQUET ATIF-DIRECTORY ROWS TRAINED-TOKENS"""
+rollouts_readers.py PACKAGES PARQUET ATIF-DIRECTORY MESSAGES ROWS TRAINED-TOKENS"""
 
 import pathlib
 import sys
 import types
 import zipfile
 
-packages, parquet, atif = map(pathlib.Path, sys.argv[1:4])
-rows, trained_tokens = map(int, sys.argv[4:])
+packages, parquet, atif, messages = map(pathlib.Path, sys.argv[1:5])
+rows, trained_tokens = map(int, sys.argv[5:])
 sys.path.insert(0, str(packages))
 
+import pyarrow.json
 import pyarrow.parquet
 
 table = pyarrow.parquet.read_table(parquet)
@@ -24,6 +25,13 @@ for row in table.to_pylist():
     assert row["reward"] == 1.0 and row["usable"] is True and row["truncated"] is None, row
     trained += sum(row["loss_mask"])
 assert trained == trained_tokens, trained
+
+said = pyarrow.json.read_json(messages).to_pylist()
+assert len(said) == rows
+for row in said:
+    assert [message["role"] for message in row["prompt"]] == ["system", "user"], row
+    assert [message["role"] for message in row["completion"]] == ["assistant", "user"] * 3, row
+    assert row["reward"] == 1.0 and row["policy_version_start"] == 0 and row["root_id"].startswith("b3:"), row
 
 # Harbor's model alone: its package imports far more than the format needs.
 wheel = next(packages.glob("harbor-*.whl"))

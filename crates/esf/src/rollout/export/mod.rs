@@ -1,6 +1,6 @@
 //! `esf rollout export`: the trajectories of a run in the formats of others. Invariants: the target is there whole,
-//! with its statement beside it, or not at all, and replaces nothing; one trajectory at a time is in memory; only
-//! revisions that ended are written, each once.
+//! with its statement beside it, or not at all, and replaces nothing; one trajectory at a time is in memory, or one
+//! prompt of a tree; only revisions that ended are written, each once.
 
 mod atif;
 mod lines;
@@ -14,7 +14,7 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use esf_core::rollout::{PolicyVersion, Prompt, Run, SiblingStatus};
-use esf_core::{Problem, RootId};
+use esf_core::{Class, Problem, RootId};
 use esf_store::{RecordsTarget, Store};
 use serde_json::{Value, json};
 
@@ -158,7 +158,7 @@ impl Exporter<'_> {
     fn prompt(&mut self, prompt: &Prompt) -> Result<(), Problem> {
         let tree = self.arguments.format == TrajectoryFormat::Tree;
         let before = self.tally.trajectories;
-        let mut members = Vec::new();
+        let (mut members, mut bytes) = (Vec::new(), 0);
         for sibling in self.store.graph().siblings(prompt.prompt_id).map_err(refused)? {
             let usable = sibling.outcome.as_ref().is_some_and(|outcome| outcome.usable == Some(true));
             // A parent whose outcome is not wanted still owns the steps of its forks.
@@ -169,6 +169,10 @@ impl Exporter<'_> {
             let trajectory = Trajectory::read(self.store, (self.run, self.versions), prompt, sibling, tree)?;
             if tree {
                 self.tally.count(&trajectory);
+                bytes += trajectory.bytes;
+                if bytes > trajectory::MAX_BYTES {
+                    return Err(too_large(prompt));
+                }
                 members.push(trajectory);
             } else {
                 self.write(&trajectory)?;
@@ -209,6 +213,14 @@ impl Exporter<'_> {
             .and_then(|()| out.write_all(b"\n"))
             .map_err(|error| io_problem("write", &self.arguments.to, &error))
     }
+}
+
+/// A tree is a line of its own, whose prompt is in memory whole.
+fn too_large(prompt: &Prompt) -> Problem {
+    let message = format!("{} is too large for a line of an export", prompt.prompt_id);
+    Problem::new(Class::Refused, "too_large", message)
+        .expected(format!("at most {} bytes of actions, observations and arrays", trajectory::MAX_BYTES))
+        .remedy("use --format jsonl: it has a line for each rollout")
 }
 
 fn wanted(only: &[OnlyArg], status: SiblingStatus, usable: bool) -> bool {

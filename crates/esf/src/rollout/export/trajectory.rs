@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::rollout::refused;
 
 /// Most bytes of actions, observations and arrays of one trajectory.
-const MAX_BYTES: u64 = 256 << 20;
+pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// Most steps of one trajectory.
 const MAX_STEPS: usize = 100_000;
 /// Steps that are read at one time.
@@ -27,6 +27,8 @@ pub(super) struct Trajectory<'a> {
     /// The trial that counts; none for a sibling that was given up before it began.
     pub(super) trial: Option<Trial>,
     pub(super) turns: Vec<Turn>,
+    /// Bytes of what its steps name.
+    pub(super) bytes: u64,
 }
 
 /// A step with its content.
@@ -112,7 +114,7 @@ impl<'a> Trajectory<'a> {
     ) -> Result<Self, Problem> {
         let trial =
             sibling.trial.and_then(|number| sibling.trials.iter().find(|t| t.trial == number)).cloned();
-        let mut turns = Vec::new();
+        let (mut turns, mut bytes) = (Vec::new(), 0);
         if let Some(trial) = &trial {
             let mut reader = Reader { store, left: MAX_BYTES, sibling: sibling.sibling_id };
             for (step, whose) in reader.steps(sibling.sibling_id, trial, own)? {
@@ -120,8 +122,9 @@ impl<'a> Trajectory<'a> {
                     && trial.owned_from_step.is_none_or(|from| step.index >= from);
                 turns.push(reader.turn(step, whose, owned)?);
             }
+            bytes = MAX_BYTES - reader.left;
         }
-        Ok(Self { run, versions, prompt, sibling, trial, turns })
+        Ok(Self { run, versions, prompt, sibling, trial, turns, bytes })
     }
 
     pub(super) fn outcome(&self) -> Option<&Outcome> {
@@ -277,7 +280,11 @@ impl Reader<'_> {
         Ok(steps)
     }
 
-    fn turn(&mut self, step: Step, sibling: SiblingId, owned: bool) -> Result<Turn, Problem> {
+    fn turn(&mut self, mut step: Step, sibling: SiblingId, owned: bool) -> Result<Turn, Problem> {
+        if step.attempt_id.is_none() && step.node_after != step.node_before {
+            // The one that sealed its node.
+            step.attempt_id = self.store.graph().node(step.node_after).map_err(refused)?.attempt_id;
+        }
         let action = step.action.as_ref().map(|content| self.content(content)).transpose()?;
         let observation = step.observation.as_ref().map(|content| self.content(content)).transpose()?;
         let mut arrays = BTreeMap::new();
