@@ -5,6 +5,7 @@
 mod control;
 mod floor;
 mod queue;
+mod rollouts;
 mod sandbox;
 mod storage;
 mod wasi;
@@ -133,6 +134,9 @@ pub(crate) fn bench(context: &Context, arguments: &args::Bench) -> Result<Reply,
     sandbox::rows(&mut lab)?;
     wasi::rows(&mut lab)?;
     control::rows(&mut lab)?;
+    if lab.wants("rollout_") {
+        rollouts::rows(&mut lab)?;
+    }
     storage::rows(&mut lab)?;
     queue::rows(&mut lab)?;
     let Lab { rows, store, .. } = lab;
