@@ -13,7 +13,7 @@ use esf_core::search::{Candidate, Candidates, Config, Ticket};
 use esf_core::{NodeId, Problem};
 use esf_store::{CreateGroup, ImportOptions, parse_source};
 
-use super::{Lab, Row, failed, timed};
+use super::{Lab, Row, failed, merge, timed};
 
 pub(super) fn rows(lab: &mut Lab<'_>) -> Result<(), Problem> {
     if lab.wants("fork_one") {
@@ -21,6 +21,9 @@ pub(super) fn rows(lab: &mut Lab<'_>) -> Result<(), Problem> {
     }
     if lab.wants("fork_1000") {
         fork_many(lab)?;
+    }
+    if lab.wants("merge") {
+        merge::rows(lab)?;
     }
     if lab.wants("search") {
         search(lab)?;

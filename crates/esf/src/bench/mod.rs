@@ -4,6 +4,7 @@
 
 mod control;
 mod floor;
+mod merge;
 mod queue;
 mod rollouts;
 mod sandbox;

@@ -11,6 +11,7 @@ mod executors_page;
 mod generated;
 mod guests;
 mod keep;
+mod merge;
 mod overlay;
 mod processes;
 mod quickstart;
