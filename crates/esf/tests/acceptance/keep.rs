@@ -36,7 +36,10 @@ fn turns_follow_each_other_in_one_call_each() {
         nodes.push(node);
     }
     // Processes do not survive, the work does; the next node's parent is the last one.
-    assert_eq!(lab.sh(&attempt, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 300' || true"), "0\n");
+    assert_eq!(
+        lab.sh(&attempt, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 300' || true"),
+        "0\n"
+    );
     let draft = lab.inspect(&attempt)["attempt"]["node_id"].as_str().expect("a node").to_owned();
     assert_eq!(lab.inspect(&draft)["node"]["parents"][0].as_str(), nodes.last().map(String::as_str));
     let old = lab.refused(["exec", &first, "--", "true"]);
@@ -54,7 +57,11 @@ fn an_unchanged_turn_stays_as_it_is_when_that_is_asked_for() {
     lab.sh(&attempt, "(sleep 300 &)");
     let reply = lab.json(["suspend", &attempt, "--keep", "--if-changed"]);
     assert_eq!((next(&reply), id(&reply["node"], "node_id")), (attempt.clone(), base.clone()));
-    assert_eq!(lab.sh(&attempt, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 300'"), "1\n", "its processes live on");
+    assert_eq!(
+        lab.sh(&attempt, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 300'"),
+        "1\n",
+        "its processes live on"
+    );
     // Without it there is a node, and no carrier: the root is the same.
     let reply = lab.json(["suspend", &attempt, "--keep"]);
     let node = id(&reply["node"], "node_id");
