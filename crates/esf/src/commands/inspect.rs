@@ -81,7 +81,10 @@ fn node(graph: &Graph, id: NodeId, arguments: &args::Inspect) -> Result<Value, P
         }
     }
     let evaluations = graph.evaluations(id).map_err(problem)?;
-    let mut value = json!({ "attempts": attempts, "leases": leases, "evaluations": evaluations });
+    let integrated = graph.integrated_as(id).map_err(problem)?;
+    let mut value = json!({
+        "attempts": attempts, "leases": leases, "evaluations": evaluations, "integrated_tasks": integrated,
+    });
     if arguments.ancestry {
         value["ancestry"] = json!(graph.ancestry(id).map_err(problem)?);
     }

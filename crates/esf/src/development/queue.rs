@@ -220,7 +220,9 @@ impl Turn<'_> {
             text: self.runner.text.clone(),
             ..Merge::default()
         };
-        let outcome = match store.merge(&self.context.meta("merge")?, &request) {
+        // A run that merges lines asks for something else than the one before it, which may have been cut short.
+        let part = if request.text.is_some() { "merge-text" } else { "merge" };
+        let outcome = match store.merge(&self.context.meta(part)?, &request) {
             Ok(outcome) => outcome,
             Err(error) => {
                 let problem = error.problem();

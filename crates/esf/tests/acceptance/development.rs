@@ -205,6 +205,24 @@ fn m05_a_loser_resolves_where_it_is_told_to() {
     assert_eq!(lab.json(["task", "show", "g:second"])["task"]["status"], "integrated");
 }
 
+/// Two edits of one file, on different lines: they conflict, unless lines are to be merged.
+#[test]
+fn m05_lines_are_merged_when_that_is_said() {
+    needs_root!();
+    let lab = Lab::new();
+    project(&lab, "mkdir own; seq 9 > f");
+    submitted(&lab, "top", "sed -i 1s/1/one/ f");
+    submitted(&lab, "end", "sed -i 9s/9/nine/ f");
+    let check = check(&lab).display().to_string();
+    let refused = lab.output(["queue", "run", "g", "--text", "--unchecked"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    lab.json(["queue", "run", "g", "--text", "--evaluator", &check]);
+    assert_eq!(lab.cat("g:@", "f"), b"one\n2\n3\n4\n5\n6\n7\n8\nnine\n");
+    let canonical = lab.inspect("g:@");
+    assert_eq!(canonical["integrated_tasks"][0]["name"], "end", "{canonical}");
+    assert_eq!(canonical["evaluations"][0]["verdict"], "pass", "{canonical}");
+}
+
 /// Right alone, wrong together: what passed on the old base does not let the merge through.
 #[test]
 fn m05_evidence_of_an_old_base_lets_nothing_through() {
