@@ -39,6 +39,9 @@ pub enum Error {
         /// What it is.
         what: &'static str,
     },
+    /// Git refused or failed.
+    #[error(transparent)]
+    Git(#[from] crate::git::Error),
     /// A root's contents cannot be read.
     #[error(transparent)]
     LayerStack(#[from] esf_layerstack::Error),
@@ -70,6 +73,7 @@ impl Error {
             Self::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Problem::new(Class::NotFound, "not_found", self.to_string())
             }
+            Self::Git(error) => error.problem(),
             Self::LayerStack(error) => error.problem(),
             Self::Manifest(error) => error.problem(),
             Self::Io { .. } => Problem::new(Class::Failure, "io", self.to_string()),

@@ -3,6 +3,7 @@
 //! and memory does not grow with the size of a file.
 
 mod error;
+pub mod git;
 pub mod identity;
 pub mod patch;
 pub mod tar;

@@ -5,7 +5,7 @@
 //! refused by name.
 
 mod header;
-mod place;
+pub(crate) mod place;
 
 use std::collections::HashSet;
 use std::io::{self, Read};

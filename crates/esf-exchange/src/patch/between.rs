@@ -1,5 +1,6 @@
 //! The patch between two roots: what their manifests differ in, as far as git can hold it.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::sync::LazyLock;
 
@@ -29,21 +30,37 @@ pub fn between(
     after: Source<'_>,
     out: &mut dyn Write,
 ) -> Result<Summary, Error> {
-    let mut writer = Writer::new(out, before.files, after.files);
-    let mut emptied: Option<Vec<u8>> = None;
-    for change in diff(objects, before.pin, after.pin)? {
+    let all = diff(objects, before.pin, after.pin)?;
+    changes(objects, &all, &HashSet::new(), after.pin, Writer::new(out, before.files, after.files))
+}
+
+/// Writes `all` changes that led to `after`, but for those at `ignored` paths, with `writer`.
+///
+/// # Errors
+/// As `between`.
+pub fn changes(
+    objects: &dyn Objects,
+    all: &[Change],
+    ignored: &HashSet<Vec<u8>>,
+    after: &RootPin,
+    mut writer: Writer<'_>,
+) -> Result<Summary, Error> {
+    let mut emptied: Option<&[u8]> = None;
+    for change in all.iter().filter(|change| !ignored.contains(&change.path)) {
         writer.change(&change.path, version(change.before.as_ref()), version(change.after.as_ref()))?;
-        name_what_git_lacks(&mut writer, &change);
+        name_what_git_lacks(&mut writer, change);
         let parent = parent(&change.path);
-        if change.kind == ChangeKind::Deleted && emptied.as_deref() != Some(parent) {
-            emptied = Some(parent.to_vec());
-            if !parent.is_empty() && is_empty_directory(objects, after.pin, parent)? {
-                writer.leave_out(parent, "an empty directory");
+        if change.kind == ChangeKind::Deleted && emptied != Some(parent) {
+            emptied = Some(parent);
+            if !parent.is_empty() && is_empty_directory(objects, after, parent)? {
+                writer.leave_out(parent, EMPTY);
             }
         }
     }
     writer.finish()
 }
+
+const EMPTY: &str = "an empty directory";
 
 fn version(side: Option<&Side>) -> Option<Version<'_>> {
     let side = side?;
@@ -57,23 +74,41 @@ fn version(side: Option<&Side>) -> Option<Version<'_>> {
 }
 
 fn name_what_git_lacks(writer: &mut Writer<'_>, change: &Change) {
-    let Some(after) = &change.after else { return };
-    let appeared = matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged);
-    match after.kind {
-        EntryKind::Fifo if appeared => writer.leave_out(&change.path, "a fifo"),
-        EntryKind::Directory { tree } if appeared && tree == empty_tree() => {
-            writer.leave_out(&change.path, "an empty directory");
-        }
-        _ => {}
-    }
-    if !change.changes_identity() {
+    if change.after.is_some() && !change.changes_identity() {
         writer.summary.attributes_only += 1;
-        return;
+    } else if let Some(reason) = lacks(change) {
+        writer.leave_out(&change.path, reason);
     }
-    let same_mode = change.before.as_ref().is_some_and(|before| !appeared && before.mode == after.mode);
-    if !same_mode && !is_git_mode(after) {
-        writer.leave_out(&change.path, "permission bits other than the owner's execute bit");
+}
+
+/// What git cannot hold of what a change brings; nothing for a change of attributes alone.
+pub(crate) fn lacks(change: &Change) -> Option<&'static str> {
+    let after = change.after.as_ref().filter(|_| change.changes_identity())?;
+    let before = change.before.as_ref().filter(|_| change.kind == ChangeKind::Modified);
+    let reason = lacks_entry(after)?;
+    // What was there already did not come with the change.
+    let brought = before.is_none_or(|before| match reason {
+        ATTRIBUTES => before.attrs.xattrs != after.attrs.xattrs || owner(before) != owner(after),
+        _ => before.mode != after.mode,
+    });
+    brought.then_some(reason)
+}
+
+const ATTRIBUTES: &str = "an owner or extended attributes";
+
+/// What git cannot hold of an entry.
+pub(crate) fn lacks_entry(side: &Side) -> Option<&'static str> {
+    match side.kind {
+        EntryKind::Fifo => Some("a fifo"),
+        EntryKind::Directory { tree } if tree == empty_tree() => Some(EMPTY),
+        _ if !is_git_mode(side) => Some("permission bits other than the owner's execute bit"),
+        _ if owner(side) != (0, 0) || !side.attrs.xattrs.is_empty() => Some(ATTRIBUTES),
+        _ => None,
     }
+}
+
+fn owner(side: &Side) -> (u32, u32) {
+    (side.attrs.uid, side.attrs.gid)
 }
 
 /// Whether git would give the entry this mode, up to a umask that lets others write.
@@ -95,7 +130,8 @@ fn is_empty_directory(objects: &dyn Objects, pin: &RootPin, path: &[u8]) -> Resu
     Ok(found.is_some_and(|entry| entry.kind == EntryKind::Directory { tree: empty_tree() }))
 }
 
-fn empty_tree() -> TreeId {
+/// The tree without entries.
+pub(crate) fn empty_tree() -> TreeId {
     static EMPTY: LazyLock<TreeId> = LazyLock::new(|| {
         let bytes = Object::Tree(Directory::Inline(Vec::new())).encode();
         TreeId::new(ObjectKind::Tree.id_of(&bytes))

@@ -10,7 +10,9 @@ mod binary;
 mod name;
 mod text;
 
-pub use between::{Source, between};
+pub use between::{Source, between, changes};
+pub(crate) use between::{empty_tree, lacks, lacks_entry};
+pub(crate) use name::{quoted, refused_by_git};
 
 use std::io::{Read, Write};
 
@@ -72,6 +74,7 @@ pub struct Writer<'a> {
     out: &'a mut dyn Write,
     before: &'a dyn Files,
     after: &'a dyn Files,
+    mail: bool,
     summary: Summary,
 }
 
@@ -102,7 +105,14 @@ impl Loaded {
 impl<'a> Writer<'a> {
     /// Begins an empty patch into `out`, with the files of both sides at hand.
     pub fn new(out: &'a mut dyn Write, before: &'a dyn Files, after: &'a dyn Files) -> Self {
-        Self { out, before, after, summary: Summary::default() }
+        Self { out, before, after, mail: false, summary: Summary::default() }
+    }
+
+    /// For a patch that goes into a mail: contents with carriage returns are written as binary, since
+    /// `git am` takes returns before line ends away.
+    #[must_use]
+    pub fn in_mail(self) -> Self {
+        Self { mail: true, ..self }
     }
 
     /// Writes the change of `path` from `before` to `after`; nothing when git sees none.
@@ -169,7 +179,9 @@ impl<'a> Writer<'a> {
         if same_content {
             return Ok(());
         }
-        match (old.text(), new.text()) {
+        let text = |content: &Loaded| !self.mail || !content.text().is_some_and(|text| text.contains(&b'\r'));
+        let lines = text(&old) && text(&new);
+        match (old.text().filter(|_| lines), new.text().filter(|_| lines)) {
             (Some(b""), Some(b"")) => Ok(()),
             (Some(old_text), Some(new_text)) => self
                 .text(path, before.is_some(), after.is_some(), old_text, new_text)

@@ -2,7 +2,7 @@
 
 /// Writes `prefix` + `path` as git does: plain when every byte is printable ASCII other than `"` and
 /// `\`, else in double quotes with C escapes.
-pub(super) fn quoted(prefix: &str, path: &[u8]) -> Vec<u8> {
+pub(crate) fn quoted(prefix: &str, path: &[u8]) -> Vec<u8> {
     let plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     if path.iter().copied().all(plain) {
         return [prefix.as_bytes(), path].concat();
@@ -31,7 +31,7 @@ pub(super) fn quoted(prefix: &str, path: &[u8]) -> Vec<u8> {
 
 /// Finds the part of `path` that git refuses to hold: up to and including the first component that
 /// stands for its own directory, under any spelling it guards against.
-pub(super) fn refused_by_git(path: &[u8], symlink: bool) -> Option<&[u8]> {
+pub(crate) fn refused_by_git(path: &[u8], symlink: bool) -> Option<&[u8]> {
     let mut end = 0;
     for component in path.split(|&byte| byte == b'/') {
         end += component.len();

@@ -38,7 +38,7 @@ pub(super) struct Complete {
 }
 
 /// Extended attributes, name and value.
-pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 /// Keyword and value.
 type Record<'a> = (&'a [u8], &'a [u8]);
 type Entry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;

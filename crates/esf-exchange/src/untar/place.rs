@@ -20,16 +20,16 @@ use super::refused;
 use crate::{Error, readable};
 
 /// What an entry has beside its kind.
-pub(super) struct Attrs {
-    pub(super) mode: Mode,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) mtime: FileTime,
-    pub(super) xattrs: Xattrs,
+pub(crate) struct Attrs {
+    pub(crate) mode: Mode,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: FileTime,
+    pub(crate) xattrs: Xattrs,
 }
 
 /// Brings a path of an archive to components joined by `/`; empty is the top.
-pub(super) fn clean(path: &[u8]) -> Result<Vec<u8>, Error> {
+pub(crate) fn clean(path: &[u8]) -> Result<Vec<u8>, Error> {
     if path.is_empty() || path.starts_with(b"/") {
         return Err(refused(path, "a path that is empty or absolute"));
     }
@@ -45,7 +45,7 @@ pub(super) fn clean(path: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(cleaned)
 }
 
-pub(super) struct Place<'a> {
+pub(crate) struct Place<'a> {
     top: &'a OwnedFd,
     form: Form,
     records: Records,
@@ -54,11 +54,11 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn new(top: &'a OwnedFd, form: Form) -> Self {
+    pub(crate) fn new(top: &'a OwnedFd, form: Form) -> Self {
         Self { top, form, records: Records::default(), directories: BTreeMap::new() }
     }
 
-    pub(super) fn directory(&mut self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
+    pub(crate) fn directory(&mut self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
         self.open_directory(path)?;
         if self.directories.insert(path.to_vec(), attrs).is_some() {
             return Err(refused(path, "a directory named twice"));
@@ -66,7 +66,7 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
-    pub(super) fn file(
+    pub(crate) fn file(
         &self,
         path: &[u8],
         attrs: Attrs,
@@ -85,13 +85,13 @@ impl<'a> Place<'a> {
         self.finish_file(path, &file.into(), attrs)
     }
 
-    pub(super) fn link(&self, path: &[u8], target: &[u8]) -> Result<(), Error> {
+    pub(crate) fn link(&self, path: &[u8], target: &[u8]) -> Result<(), Error> {
         let (from, old) = self.parent(target)?;
         let (to, new) = self.parent(path)?;
         linkat(&from, old, &to, new, AtFlags::empty()).map_err(|e| made(path, e))
     }
 
-    pub(super) fn symlink(&mut self, path: &[u8], attrs: Attrs, target: &[u8]) -> Result<(), Error> {
+    pub(crate) fn symlink(&mut self, path: &[u8], attrs: Attrs, target: &[u8]) -> Result<(), Error> {
         if !(1..=MAX_TARGET).contains(&target.len()) || target.contains(&0) {
             return Err(refused(path, "a symlink whose target no root holds"));
         }
@@ -100,7 +100,7 @@ impl<'a> Place<'a> {
         self.finish_unopened(path, &parent, name, None, &attrs)
     }
 
-    pub(super) fn fifo(&mut self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
+    pub(crate) fn fifo(&mut self, path: &[u8], attrs: Attrs) -> Result<(), Error> {
         let (parent, name) = self.parent(path)?;
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         mknodat(&parent, name, FileType::Fifo, mode, 0).map_err(|e| made(path, e))?;
@@ -109,7 +109,7 @@ impl<'a> Place<'a> {
 
     /// Gives directories their attributes, those below before those above; answers what symlinks and
     /// fifos could not carry.
-    pub(super) fn finish(mut self) -> Result<Records, Error> {
+    pub(crate) fn finish(mut self) -> Result<Records, Error> {
         while let Some((path, attrs)) = self.directories.pop_last() {
             let directory = self.open_beneath(&path)?;
             self.finish_file(&path, &directory, attrs)?;
