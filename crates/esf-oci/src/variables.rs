@@ -30,6 +30,10 @@ pub fn variables(
     set("USER", identity.name.clone().unwrap_or_else(|| identity.uid.to_string()));
     set("ESF_ATTEMPT", attempt.to_string());
     set("ESF_WORKSPACE", crate::plan::workspace(environment).to_string_lossy().into_owned());
+    // The tree is root's, whoever runs inside, and all of it is the sandbox's own: git need not ask whose it is.
+    set("GIT_CONFIG_COUNT", "1".to_owned());
+    set("GIT_CONFIG_KEY_0", "safe.directory".to_owned());
+    set("GIT_CONFIG_VALUE_0", "*".to_owned());
     let limits = &environment.limits;
     for (name, limit) in
         [("ESF_CPU_MILLI", limits.cpu_milli), ("ESF_MEMORY_BYTES", limits.memory), ("ESF_PIDS", limits.pids)]
@@ -72,7 +76,9 @@ mod tests {
         let attempt = AttemptId::from_bytes([1; 16]);
         let found = variables(attempt, &environment, &Extra::default(), &Identity::root(), &own);
         let names: Vec<_> = found.iter().map(|(name, _)| name.to_str().expect("utf-8")).collect();
-        assert_eq!(names, ["A", "ESF_ATTEMPT", "ESF_WORKSPACE", "HOME", "LANG", "PATH", "TZ", "USER"]);
+        let git = ["GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0"];
+        let before = ["A", "ESF_ATTEMPT", "ESF_WORKSPACE"];
+        assert_eq!(names, [&before[..], &git, &["HOME", "LANG", "PATH", "TZ", "USER"]].concat());
         assert!(found.contains(&("A".into(), "2".into())) && found.contains(&("PATH".into(), "/x".into())));
     }
 }

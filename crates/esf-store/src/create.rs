@@ -18,6 +18,7 @@ use esf_layerstack::{ImportOptions, Imported, Progress, Records, Scratch, Skippe
 use serde_json::{Value, json};
 
 use crate::boundary::{Boundary, reach};
+use crate::git::Taken;
 use crate::{Error, Source, Store};
 
 /// What is asked for.
@@ -57,6 +58,8 @@ pub struct Created {
     pub node: Node,
     /// What the import left out, and why; empty when the request was answered before.
     pub skipped: Skipped,
+    /// What else to tell about a commit: uncommitted changes, pointers that were not followed.
+    pub notes: Vec<String>,
 }
 
 /// A root that the store now has.
@@ -66,6 +69,8 @@ pub struct ImportedRoot {
     pub pin: RootPin,
     /// What the import left out, and why; empty when the request was answered before.
     pub skipped: Skipped,
+    /// What else to tell about a commit: uncommitted changes, pointers that were not followed.
+    pub notes: Vec<String>,
 }
 
 impl Store {
@@ -94,7 +99,7 @@ impl Store {
         let asked = request.asked();
         let relaxed = request.policy.policy().durability == Durability::Relaxed;
         let options = ImportOptions { relaxed, ..request.import.clone() };
-        let Obtained { pin, skipped, provenance, environment, sealed } =
+        let Obtained { pin, skipped, notes, provenance, environment, sealed } =
             self.obtain(&request.source, &options, progress)?;
         reach(Boundary::CreateGroupCommit)?;
         let default_environment = request.policy.policy().environment.clone().unwrap_or(environment);
@@ -107,7 +112,7 @@ impl Store {
             provenance,
         };
         let created = self.graph().create_group_asked(meta, &asked, command, sealed.as_ref())?;
-        Ok(Created { group: created.group, node: created.node, skipped })
+        Ok(Created { group: created.group, node: created.node, skipped, notes })
     }
 
     /// Brings a root into the store without making a group.
@@ -123,13 +128,13 @@ impl Store {
     ) -> Result<ImportedRoot, Error> {
         let asked = json!({ "source": source.identity(), "import": asked_of(options) });
         if let Some(pin) = self.graph().recorded_asked(meta, "register_root", &asked)? {
-            return Ok(ImportedRoot { pin, skipped: Skipped::new() });
+            return Ok(ImportedRoot { pin, skipped: Skipped::new(), notes: Vec::new() });
         }
-        let Obtained { pin, skipped, sealed, .. } = self.obtain(source, options, progress)?;
+        let Obtained { pin, skipped, notes, sealed, .. } = self.obtain(source, options, progress)?;
         reach(Boundary::ImportRegister)?;
-        let Some(sealed) = sealed else { return Ok(ImportedRoot { pin, skipped }) };
+        let Some(sealed) = sealed else { return Ok(ImportedRoot { pin, skipped, notes }) };
         let pin = self.graph().register_root_asked(meta, &asked, &sealed)?;
-        Ok(ImportedRoot { pin, skipped })
+        Ok(ImportedRoot { pin, skipped, notes })
     }
 
     /// The answer to a request that was committed under this key already.
@@ -137,7 +142,7 @@ impl Store {
         let created: Option<ops::create_group::Created> =
             self.graph().recorded_asked(meta, "create_group", &request.asked())?;
         let Some(ops::create_group::Created { group, node }) = created else { return Ok(None) };
-        Ok(Some(Created { group, node, skipped: Skipped::new() }))
+        Ok(Some(Created { group, node, skipped: Skipped::new(), notes: Vec::new() }))
     }
 
     /// Finds the root of a source in the store, or makes it.
@@ -163,13 +168,27 @@ impl Store {
                     Environment { base: Base::Root, workspace: "/".to_owned(), ..Environment::default() };
                 Ok(obtained(source, &options, imported, left_out, environment))
             }
+            Source::Git { directory, revision, private } => {
+                let Taken { imported, left_out, notes, provenance } =
+                    self.take_commit(directory, revision, *private, options, progress)?;
+                let mut found = obtained(source, options, imported, left_out, Environment::default());
+                found.provenance["git"] = provenance;
+                Ok(Obtained { notes, ..found })
+            }
             Source::Node(text) => {
                 let node = self.sealed_node(self.graph().resolve_node(text)?)?;
                 let pin = root_of(&node)?;
                 let provenance =
                     json!({ "kind": "node", "node_id": node.node_id, "group_id": node.group_id });
                 let environment = self.graph().group(node.group_id)?.default_environment;
-                Ok(Obtained { pin, skipped: Skipped::new(), provenance, environment, sealed: None })
+                Ok(Obtained {
+                    pin,
+                    skipped: Skipped::new(),
+                    notes: Vec::new(),
+                    provenance,
+                    environment,
+                    sealed: None,
+                })
             }
             Source::Root(root) => {
                 let pin = self.graph().root_pins(*root)?.into_iter().next();
@@ -177,6 +196,7 @@ impl Store {
                 Ok(Obtained {
                     pin,
                     skipped: Skipped::new(),
+                    notes: Vec::new(),
                     provenance: json!({ "kind": "root" }),
                     environment: Environment::default(),
                     sealed: None,
@@ -202,7 +222,8 @@ fn obtained(
         "preserve_owners": options.preserve_owners,
         "skipped": skipped_json(&skipped),
     });
-    Obtained { pin: *imported.sealed.pin(), skipped, provenance, environment, sealed: Some(imported.sealed) }
+    let (pin, sealed) = (*imported.sealed.pin(), Some(imported.sealed));
+    Obtained { pin, skipped, notes: Vec::new(), provenance, environment, sealed }
 }
 
 /// Unpacks an archive; answers what no root holds, and what the scratch directory cannot hold.
@@ -220,6 +241,7 @@ fn unpack(archive: &Path, to: &Scratch, skip_special: bool) -> Result<(Skipped, 
 struct Obtained {
     pin: RootPin,
     skipped: Skipped,
+    notes: Vec<String>,
     provenance: Value,
     /// What attempts of a group that begins with it run in, unless its policy says otherwise.
     environment: Environment,

@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::create::root_of;
+use crate::export_git::name_ignored;
 use crate::target::Target;
 use crate::{Error, RootFiles, Store, Subject, statement};
 
@@ -30,6 +31,8 @@ pub enum Format {
     Tar,
     /// A patch that `git apply` accepts.
     Patch,
+    /// A commit on a branch of a git repository.
+    Git,
 }
 
 impl Format {
@@ -42,12 +45,13 @@ impl Format {
             "dir" => Ok(Self::Dir),
             "tar" => Ok(Self::Tar),
             "patch" => Ok(Self::Patch),
-            "oci" | "git" | "bundle" | "artifact" => {
-                Err(Error::NotSupported { what: format!("export as {text}; use dir, tar or patch") })
+            "git" => Ok(Self::Git),
+            "oci" | "bundle" | "artifact" => {
+                Err(Error::NotSupported { what: format!("export as {text}; use dir, tar, patch or git") })
             }
             _ => Err(Error::BadRequest {
                 what: format!("{text:?} is no export format"),
-                expected: "dir, tar or patch".to_owned(),
+                expected: "dir, tar, patch or git".to_owned(),
             }),
         }
     }
@@ -57,6 +61,7 @@ impl Format {
             Self::Dir => "dir",
             Self::Tar => "tar",
             Self::Patch => "patch",
+            Self::Git => "git",
         }
     }
 }
@@ -74,6 +79,53 @@ pub struct Export {
     pub from: Option<NodeId>,
     /// Keeps setuid and setgid bits of files and file capabilities.
     pub preserve_privilege: bool,
+    /// The branch a commit goes to; `main` of a new repository, `esf/NODE` of another when absent.
+    pub branch: Option<String>,
+    /// One commit, or one patch, for each node of the line of first parents.
+    pub series: bool,
+    /// Patches and commits hold what `.gitignore` files ignore, too.
+    pub include_ignored: bool,
+}
+
+impl Export {
+    /// Asks for `node` to be written to `to`, with everything else as it is by default.
+    pub fn new(node: NodeId, format: Format, to: &Path) -> Self {
+        Self {
+            node,
+            format,
+            to: to.to_owned(),
+            from: None,
+            preserve_privilege: false,
+            branch: None,
+            series: false,
+            include_ignored: false,
+        }
+    }
+
+    /// Refuses what goes with other formats alone.
+    fn check(&self) -> Result<(), Error> {
+        let refuse = |what: &str, expected: &str| {
+            let what = format!("{what} with format {}", self.format.as_str());
+            Err(Error::BadRequest { what, expected: expected.to_owned() })
+        };
+        let (patch, git) = (self.format == Format::Patch, self.format == Format::Git);
+        if self.from.is_some() && !patch {
+            return refuse("--from", "--from with format patch alone");
+        }
+        if self.branch.is_some() && !git {
+            return refuse("--branch", "--branch with format git alone");
+        }
+        if (self.series || self.include_ignored) && !patch && !git {
+            return refuse("--series or --include-ignored", "them with format patch or git");
+        }
+        Ok(())
+    }
+
+    /// What distinguishes the request from another under the same key.
+    fn asked(&self) -> Value {
+        let Self { node, format, from, preserve_privilege, branch, series, include_ignored, to: _ } = self;
+        json!([node, format, from, preserve_privilege, branch, series, include_ignored])
+    }
 }
 
 /// What was written.
@@ -101,10 +153,10 @@ pub struct Exported {
 }
 
 /// The outcome of writing the bytes.
-struct Written {
-    subject: Subject,
-    left_out: Vec<LeftOut>,
-    summary: Value,
+pub(crate) struct Written {
+    pub(crate) subject: Subject,
+    pub(crate) left_out: Vec<LeftOut>,
+    pub(crate) summary: Value,
 }
 
 impl Store {
@@ -115,15 +167,28 @@ impl Store {
     /// at the target then.
     pub fn export(&self, meta: &Meta, request: &Export, progress: &dyn Progress) -> Result<Exported, Error> {
         let node = self.sealed_node(request.node)?;
+        request.check()?;
         let pin = root_of(&node)?;
+        if request.format == Format::Git {
+            return self.export_git(meta, request, &node);
+        }
         let from = self.patch_start(&node, request)?;
-        let target = Target::claim(&request.to)?;
+        let target = match Target::claim(&request.to) {
+            Err(error @ Error::TargetExists { .. }) => {
+                return answered_before(meta, request, &node).ok_or(error);
+            }
+            claimed => claimed?,
+        };
         let _held = self.stack().lock_shared()?;
         let written = match (request.format, &from) {
             (Format::Dir, _) => self.write_directory(&pin, request, target.partial(), progress)?,
             (Format::Tar, _) => self.write_tar(&pin, request, target.create_file()?)?,
-            (Format::Patch, Some(from)) => self.write_patch(&root_of(from)?, &pin, target.create_file()?)?,
+            (Format::Patch, _) if request.series => self.write_series(request, &node, target.partial())?,
+            (Format::Patch, Some(from)) => {
+                self.write_patch(request, &node, &root_of(from)?, target.create_file()?)?
+            }
             (Format::Patch, None) => unreachable!("a patch has a start"),
+            (Format::Git, _) => unreachable!("commits have no target of their own"),
         };
         let predicate = self.predicate(meta, request, &node, from.as_ref(), &written)?;
         let name = target.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -159,14 +224,8 @@ impl Store {
     }
 
     fn patch_start(&self, node: &Node, request: &Export) -> Result<Option<Node>, Error> {
-        if request.format != Format::Patch {
-            return match request.from {
-                None => Ok(None),
-                Some(_) => Err(Error::BadRequest {
-                    what: format!("--from with format {}", request.format.as_str()),
-                    expected: "--from with format patch alone".to_owned(),
-                }),
-            };
+        if request.format != Format::Patch || request.series {
+            return request.from.map(|from| self.sealed_node(from)).transpose();
         }
         let start = request.from.or_else(|| node.parents.first().copied());
         let start = start.ok_or_else(|| Error::BadRequest {
@@ -203,16 +262,26 @@ impl Store {
         Ok(Written { subject: out.subject(), left_out: Vec::new(), summary: json!(summary) })
     }
 
-    fn write_patch(&self, from: &RootPin, to: &RootPin, file: File) -> Result<Written, Error> {
+    fn write_patch(
+        &self,
+        request: &Export,
+        node: &Node,
+        from: &RootPin,
+        file: File,
+    ) -> Result<Written, Error> {
         let mut out = Hashing::new(file);
-        let patch::Summary { paths, binary, attributes_only, left_out } =
-            self.patch_between(from, to, &mut out)?;
-        let summary = json!({ "paths": paths, "binary": binary, "attributes_only": attributes_only });
+        let pins = (from, &root_of(node)?);
+        let (summary, ignored) = self.patch_without_ignored(node, pins, request.include_ignored, &mut out)?;
+        let patch::Summary { paths, binary, attributes_only, mut left_out } = summary;
+        let ignored = name_ignored(&ignored, &mut left_out);
+        let summary = json!({
+            "paths": paths, "binary": binary, "attributes_only": attributes_only, "ignored": ignored,
+        });
         Ok(Written { subject: out.subject(), left_out, summary })
     }
 
     /// What the statement says: the node with its parents, who made it and how, and how it was judged.
-    fn predicate(
+    pub(crate) fn predicate(
         &self,
         meta: &Meta,
         request: &Export,
@@ -260,8 +329,33 @@ impl Store {
             "left_out": written.left_out,
             "exported_at": meta.now,
             "exported_by": meta.actor,
+            "request": { "key": meta.key, "asked": request.asked() },
         }))
     }
+}
+
+/// The answer to this very request, when its export is there already and is what its statement says.
+fn answered_before(meta: &Meta, request: &Export, node: &Node) -> Option<Exported> {
+    let path = std::path::absolute(&request.to).ok()?;
+    let verified = statement::verify_export(&path).ok()?;
+    let predicate = &verified.statement["predicate"];
+    let same = predicate["request"] == json!({ "key": meta.key, "asked": request.asked() })
+        && predicate["exported_by"] == meta.actor.as_str();
+    if !same || verified.node_id != Some(node.node_id) {
+        return None;
+    }
+    let from = &predicate["from"]["node_id"];
+    Some(Exported {
+        format: request.format,
+        provenance: statement::beside(&path),
+        path,
+        node_id: node.node_id,
+        root_id: verified.root_id?,
+        from_node_id: from.as_str().and_then(|id| id.parse().ok()),
+        digest: verified.digest,
+        left_out: serde_json::from_value(predicate["left_out"].clone()).ok()?,
+        summary: predicate["summary"].clone(),
+    })
 }
 
 fn brief(node: &Node) -> Value {

@@ -1,6 +1,7 @@
 //! What a root is made from, as people write it: parsed once, at the edge.
 //! Invariant: a form that this build cannot read is refused with `not_supported`, never guessed at.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use esf_core::RootId;
@@ -14,6 +15,15 @@ pub enum Source {
     Directory(PathBuf),
     /// A tar archive, not compressed: a whole filesystem.
     Tar(PathBuf),
+    /// A commit of a git repository of this machine.
+    Git {
+        /// The top of a working tree, or a git directory.
+        directory: PathBuf,
+        /// What git resolves to a commit.
+        revision: OsString,
+        /// Adds a private `.git` that holds the commit.
+        private: bool,
+    },
     /// A sealed node of this store, as text that the graph resolves.
     Node(String),
     /// A root of this store.
@@ -30,7 +40,10 @@ pub fn parse_source(text: &str) -> Result<Source, Error> {
     if let Some(path) = text.strip_prefix("tar:") {
         return existing_file(Path::new(path), text).map(Source::Tar);
     }
-    for (prefix, what) in [("oci:", "an OCI layout"), ("docker:", "an image"), ("git:", "a git tree")] {
+    if let Some(rest) = text.strip_prefix("git:") {
+        return parse_git(rest);
+    }
+    for (prefix, what) in [("oci:", "an OCI layout"), ("docker:", "an image")] {
         if text.starts_with(prefix) {
             return Err(Error::NotSupported { what: format!("import of {what}") });
         }
@@ -53,6 +66,17 @@ pub fn parse_source(text: &str) -> Result<Source, Error> {
         }
         Err(source) => Err(Error::Io { action: "look at", path: path.to_owned(), source }),
     }
+}
+
+/// `DIR` or `DIR@REV`; of several readings the one with the longest directory that exists.
+fn parse_git(text: &str) -> Result<Source, Error> {
+    let ends = std::iter::once(text.len()).chain(text.rmatch_indices('@').map(|(at, _)| at));
+    for end in ends.filter(|end| Path::new(&text[..*end]).is_dir()) {
+        let revision = text.get(end + 1..).unwrap_or("HEAD");
+        let directory = PathBuf::from(&text[..end]);
+        return Ok(Source::Git { directory, revision: revision.into(), private: true });
+    }
+    Err(Error::SourceMissing { text: format!("git:{text}") })
 }
 
 fn existing_file(path: &Path, text: &str) -> Result<PathBuf, Error> {
@@ -79,7 +103,20 @@ impl Source {
                 let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 format!("{} {}", self.label(), whole.as_os_str().as_encoded_bytes().escape_ascii())
             }
+            Self::Git { directory, private, .. } => {
+                let whole = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
+                format!("{} {} {private}", self.label(), whole.as_os_str().as_encoded_bytes().escape_ascii())
+            }
             Self::Node(_) | Self::Root(_) => self.label(),
+        }
+    }
+
+    /// The same without a private `.git`; nothing changes for what is no commit.
+    #[must_use]
+    pub fn without_git(self) -> Self {
+        match self {
+            Self::Git { directory, revision, .. } => Self::Git { directory, revision, private: false },
+            other => other,
         }
     }
 
@@ -92,6 +129,9 @@ impl Source {
         match self {
             Self::Directory(path) => named("directory", path),
             Self::Tar(path) => named("tar", path),
+            Self::Git { directory, revision, .. } => {
+                format!("{}@{}", named("git", directory), revision.to_string_lossy())
+            }
             Self::Node(text) => format!("node:{text}"),
             Self::Root(root) => format!("root:{root}"),
         }

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use esf_core::{BlobId, Class, NodeId, Problem, RootId, RunId};
+use esf_exchange::git::{Git, Repository};
 use esf_exchange::identity;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -23,12 +24,14 @@ pub const RECORDS_TYPE: &str = "https://github.com/ephemeral-sandbox-fabric/esf/
 const STATEMENT_MAX: u64 = 16 << 20;
 
 /// What the bytes of an export are known by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A file: the plain BLAKE3 digest of its bytes.
     File(BlobId),
     /// A directory: the root id of what it holds.
     Directory(RootId),
+    /// A commit: its name, which covers all it holds.
+    Commit(String),
 }
 
 impl Subject {
@@ -37,6 +40,7 @@ impl Subject {
         match self {
             Self::File(blob) => blob.to_string(),
             Self::Directory(root) => root.to_string(),
+            Self::Commit(id) => id.clone(),
         }
     }
 
@@ -44,6 +48,7 @@ impl Subject {
         match self {
             Self::File(_) => "blake3",
             Self::Directory(_) => "esfRoot",
+            Self::Commit(_) => "gitCommit",
         }
     }
 
@@ -144,7 +149,12 @@ pub fn verify_export(path: &Path) -> Result<VerifiedExport, Error> {
         return Err(wrong("a predicate of an export", "one that names neither node nor run".to_owned()));
     }
     let named = &statement["subject"][0]["digest"];
-    let subject = if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
+    let subject = if let Some(commit) = named["gitCommit"].as_str() {
+        let repository = Repository::open(Git::system(), path).map_err(esf_exchange::Error::from)?;
+        let whole = repository.verify(commit).map_err(esf_exchange::Error::from)?;
+        whole.map_err(|said| wrong(&format!("commit {commit} with all it names"), said))?;
+        Subject::Commit(commit.to_owned())
+    } else if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
         Subject::Directory(identity::of_directory(path)?)
     } else {
         Subject::File(identity::of_file(path)?.1)

@@ -115,6 +115,20 @@ impl Drop for Target {
     }
 }
 
+/// Writes `text` to `path` whole and durable, unless something is there already.
+pub(crate) fn write_new(path: &Path, text: &[u8]) -> Result<(), Error> {
+    let name = path.file_name().unwrap_or_default();
+    let partial = path.with_file_name(joined(".", name, ".esf-partial"));
+    let file = lock_file(path, &partial)?;
+    let written = file.set_len(0).and_then(|()| (&file).write_all(text)).and_then(|()| file.sync_all());
+    written.map_err(io_error("write", &partial))?;
+    match renameat_with(CWD, &partial, CWD, path, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(()),
+        Err(Errno::EXIST) => fs::remove_file(&partial).map_err(io_error("remove", &partial)),
+        Err(error) => Err(io_error("rename", &partial)(error.into())),
+    }
+}
+
 fn joined(before: &str, name: &OsStr, after: &str) -> OsString {
     let mut whole = OsString::from(before);
     whole.push(name);

@@ -92,8 +92,7 @@ fn operate(dir: &Path) -> Result<String, esf_store::Error> {
         let to = dir.join("exports").join(name);
         let from = (format == Format::Patch).then_some(start);
         if !to.exists() {
-            let request =
-                Export { node: merged.node_id, format, to: to.clone(), from, preserve_privilege: false };
+            let request = Export { from, ..Export::new(merged.node_id, format, &to) };
             store.export(&meta("export"), &request, &())?;
         }
         told.push(format!("{name} {}", verify_export(&to)?.digest));

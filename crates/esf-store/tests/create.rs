@@ -157,11 +157,8 @@ fn an_archive_becomes_a_root_and_a_hostile_one_leaves_nothing() {
     let from_directory = lab.store.create_group(&lab.meta(), request("directory", &source), &()).unwrap();
     let out = lab.path("out.tar");
     let export = esf_store::Export {
-        node: from_directory.node.node_id,
-        format: esf_store::Format::Tar,
-        to: out.clone(),
-        from: None,
         preserve_privilege: true,
+        ..esf_store::Export::new(from_directory.node.node_id, esf_store::Format::Tar, &out)
     };
     lab.store.export(&lab.meta(), &export, &()).unwrap();
     let mut command = request("archive", &out);

@@ -18,7 +18,7 @@ const BASE: &str = "mkdir -p d/deep .git; echo 1 > f; echo x > d/deep/x; ln -s f
                     chmod 4755 su; : > empty; echo c > .git/config; ln f hard";
 
 fn request(node: NodeId, format: Format, to: &Path) -> Export {
-    Export { node, format, to: to.to_owned(), from: None, preserve_privilege: false }
+    Export::new(node, format, to)
 }
 
 fn export(lab: &Lab, request: &Export) -> Exported {

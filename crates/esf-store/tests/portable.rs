@@ -84,13 +84,8 @@ fn live(dir: &Path) {
         panic!("it merges cleanly");
     };
     for (format, name) in [(Format::Tar, "out.tar"), (Format::Patch, "out.patch"), (Format::Dir, "out")] {
-        let request = |to: &str| Export {
-            node: if format == Format::Dir { start.node_id } else { merged.node_id },
-            format,
-            to: dir.join(to),
-            from: None,
-            preserve_privilege: false,
-        };
+        let node = if format == Format::Dir { start.node_id } else { merged.node_id };
+        let request = |to: &str| Export::new(node, format, &dir.join(to));
         lab.store.export(&lab.meta(), &request(name), &()).unwrap();
         // What a crash has left goes, whatever its modes.
         let left = dir.join(format!(".again-{name}.esf-partial/deep"));

@@ -19,6 +19,9 @@ use crate::{Error, Files, readable};
 /// Largest `.gitignore` in bytes that is read.
 const FILE_MAX: u64 = 1 << 20;
 
+/// Largest index in bytes that is read.
+const INDEX_MAX: u64 = 256 << 20;
+
 /// Paths that are ignored.
 pub type Ignored = HashSet<Vec<u8>>;
 
@@ -118,4 +121,24 @@ fn ask(bench: &Bench, paths: &[Vec<u8>], scratch: &Path) -> Result<Ignored, Erro
         Some(0 | 1) => Ok(ignored),
         _ => Err(GitError::Failed { what, said: ended.complaints }.into()),
     }
+}
+
+/// The paths that the `.git/index` of `files`, of `size` bytes, names; none when git cannot read it.
+///
+/// # Errors
+/// When it cannot be copied, or is larger than 256 MiB.
+pub fn tracked(bench: &Bench, files: &dyn Files, size: u64) -> Result<Option<Ignored>, Error> {
+    if size > INDEX_MAX {
+        let what = format!("an index of more than {INDEX_MAX} bytes");
+        return Err(GitError::Refused { path: ".git/index".to_owned(), what }.into());
+    }
+    let copy = bench.directory().join("copied-index");
+    let failed = || Error::io(".git/index");
+    let mut file = fs::File::create(&copy).map_err(failed())?;
+    std::io::copy(&mut files.open(b".git/index")?.take(INDEX_MAX), &mut file).map_err(failed())?;
+    let mut command = bench.command(["ls-files", "-z"]);
+    command.env("GIT_INDEX_FILE", &copy);
+    let (ended, list) = super::command::ask(command, "read an index", b"", INDEX_MAX)?;
+    let named = list.split(|&byte| byte == 0).filter(|path| !path.is_empty()).map(<[u8]>::to_vec);
+    Ok((ended.code == Some(0)).then(|| named.collect()))
 }

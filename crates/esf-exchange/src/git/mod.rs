@@ -19,7 +19,7 @@ mod write;
 pub use bench::Bench;
 pub use command::Git;
 pub use error::Error;
-pub use ignore::{Ignored, ignored};
+pub use ignore::{Ignored, ignored, tracked};
 pub use import::{Imported, Options, Submodule, import};
 pub use repository::{Commit, ObjectFormat, Repository};
 pub use status::{Uncommitted, uncommitted};

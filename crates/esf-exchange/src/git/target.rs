@@ -68,6 +68,21 @@ impl Repository {
         Ok(())
     }
 
+    /// Whether the repository holds the commit `id` and all it names, undamaged; what is wrong otherwise.
+    ///
+    /// # Errors
+    /// When git cannot be run.
+    pub fn verify(&self, id: &str) -> Result<Result<(), String>, Error> {
+        if !self.format().is_id(id.as_bytes()) {
+            return Ok(Err(format!("{id:?} is no commit")));
+        }
+        let mut command = self.command();
+        command.args(["fsck", "--no-dangling", "--no-reflogs", "--no-progress", id]);
+        let (ended, said) = ask(command, "check the commit", b"", LIST_MAX)?;
+        let said = format!("{} {}", ended.complaints, String::from_utf8_lossy(&said));
+        Ok(if ended.code == Some(0) { Ok(()) } else { Err(said.trim().to_owned()) })
+    }
+
     /// Moves the branch from where `tip` saw it to `commit`.
     ///
     /// # Errors

@@ -325,7 +325,8 @@ fn users() {
     assert_eq!(run("1234:5", "id -u; id -g"), "1234\n5\n");
     assert_eq!(run("0", "echo $ESF_ATTEMPT"), format!("{}\n", attempt.attempt_id));
     let all = bench.sh(&attempt, "env | cut -d= -f1 | sort | tr '\\n' ' '").ok();
-    assert_eq!(all, "ESF_ATTEMPT ESF_WORKSPACE HOME LANG PATH PWD TZ USER ", "nothing of the worker's");
+    let expected = "ESF_ATTEMPT ESF_WORKSPACE GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 GIT_CONFIG_VALUE_0 HOME LANG PATH PWD TZ USER ";
+    assert_eq!(all, expected, "nothing of the worker's");
 }
 
 fn files() {

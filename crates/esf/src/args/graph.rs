@@ -14,7 +14,7 @@ pub(crate) enum GroupCommand {
 pub(crate) struct GroupCreate {
     /// The group's name
     pub(crate) name: String,
-    /// A directory, or the id of a known root or node
+    /// A directory, a tar archive, `git:DIR@REV`, or the id of a known root or node
     #[arg(long, value_name = "SOURCE")]
     pub(crate) from: String,
     #[command(flatten)]
@@ -35,6 +35,9 @@ pub(crate) struct ImportOptions {
     /// Leave sockets and devices out, by name, instead of refusing the import
     #[arg(long)]
     pub(crate) skip_special: bool,
+    /// Of a git source, make no private `.git` in the tree
+    #[arg(long)]
+    pub(crate) no_git: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -147,9 +150,18 @@ pub(crate) struct Export {
     /// What to write
     #[arg(long, value_enum)]
     pub(crate) format: ExportFormat,
-    /// Where; must not exist yet (a directory may be empty)
+    /// Where; must not exist yet (a directory may be empty); of git also a repository, or REPO#BRANCH
     #[arg(long, value_name = "PATH")]
     pub(crate) to: PathBuf,
+    /// Of git: the branch (default: main of a new repository, esf/NODE of another)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) branch: Option<String>,
+    /// Of git and patch: one commit, or one mail for `git am`, for each node
+    #[arg(long)]
+    pub(crate) series: bool,
+    /// Of git and patch: also what .gitignore files ignore
+    #[arg(long)]
+    pub(crate) include_ignored: bool,
     /// Keep setuid bits and file capabilities
     #[arg(long)]
     pub(crate) preserve_privilege: bool,
@@ -240,7 +252,7 @@ pub(crate) enum RootCommand {
 
 #[derive(Args)]
 pub(crate) struct RootImport {
-    /// A directory
+    /// A directory, a tar archive or `git:DIR@REV`
     pub(crate) source: String,
     #[command(flatten)]
     pub(crate) import: ImportOptions,

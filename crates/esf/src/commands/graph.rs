@@ -8,7 +8,7 @@ use esf_core::policy::{Durability, PolicyDocument};
 use esf_core::record::Node;
 use esf_core::state::NodeStatus;
 use esf_core::{Class, Problem};
-use esf_store::{CreateGroup, ImportOptions, parse_source};
+use esf_store::{CreateGroup, ImportOptions, Source, parse_source};
 use serde_json::json;
 
 use super::{find, show};
@@ -25,8 +25,16 @@ fn import_options(options: &args::ImportOptions) -> ImportOptions {
     }
 }
 
-/// Names on stderr what an import left out.
-fn tell_skipped(skipped: &[(Vec<u8>, String)]) {
+fn source(text: &str, options: &args::ImportOptions) -> Result<Source, Problem> {
+    let source = parse_source(text).map_err(|error| error.problem())?;
+    Ok(if options.no_git { source.without_git() } else { source })
+}
+
+/// Names on stderr what an import left out, and what else there is to know.
+fn tell_skipped(skipped: &[(Vec<u8>, String)], notes: &[String]) {
+    for note in notes {
+        eprintln!("esf: {}", output::printable(note));
+    }
     for (path, why) in skipped {
         eprintln!("esf: left out {}: {why}", output::printable(&output::show_bytes(path)));
     }
@@ -34,7 +42,7 @@ fn tell_skipped(skipped: &[(Vec<u8>, String)]) {
 
 pub(super) fn group_create(context: &Context, arguments: &args::GroupCreate) -> Result<Reply, Problem> {
     let policy = policy(arguments)?;
-    let source = parse_source(&arguments.from).map_err(|error| error.problem())?;
+    let source = source(&arguments.from, &arguments.import)?;
     let store = context.open_or_create()?;
     let request = CreateGroup {
         name: arguments.name.clone(),
@@ -45,7 +53,7 @@ pub(super) fn group_create(context: &Context, arguments: &args::GroupCreate) -> 
     let created = store
         .create_group(&context.meta("")?, request, &Bar::new("importing"))
         .map_err(|error| error.problem())?;
-    tell_skipped(&created.skipped);
+    tell_skipped(&created.skipped, &created.notes);
     Ok(show::group(&created.group))
 }
 
@@ -75,13 +83,13 @@ fn policy(arguments: &args::GroupCreate) -> Result<PolicyDocument, Problem> {
 }
 
 pub(super) fn root_import(context: &Context, arguments: &args::RootImport) -> Result<Reply, Problem> {
-    let source = parse_source(&arguments.source).map_err(|error| error.problem())?;
+    let source = source(&arguments.source, &arguments.import)?;
     let store = context.open_or_create()?;
     let options = import_options(&arguments.import);
     let imported = store
         .import_root(&context.meta("")?, &source, &options, &Bar::new("importing"))
         .map_err(|error| error.problem())?;
-    tell_skipped(&imported.skipped);
+    tell_skipped(&imported.skipped, &imported.notes);
     let mut table = Table::new(&["ROOT", "ATTRS"]);
     table.row([imported.pin.root.to_string(), show::short(&imported.pin.attrs)]);
     let value = json!({ "root": { "root_id": imported.pin.root, "attrs_id": imported.pin.attrs } });

@@ -1,6 +1,8 @@
 //! `promote` and `export`: what makes work count and brings it out. `merge` has a file of its own.
 
 use esf_core::Problem;
+use std::path::PathBuf;
+
 use esf_core::ops::promote::Promote;
 use esf_store::{Export, Format};
 use serde_json::json;
@@ -26,8 +28,9 @@ pub(super) fn export(context: &Context, arguments: &args::Export) -> Result<Repl
         ExportFormat::Dir => Format::Dir,
         ExportFormat::Tar => Format::Tar,
         ExportFormat::Patch => Format::Patch,
-        ExportFormat::Oci | ExportFormat::Git | ExportFormat::Bundle | ExportFormat::Artifact => {
-            return Err(not_supported("this export format", "use --format dir, tar or patch"));
+        ExportFormat::Git => Format::Git,
+        ExportFormat::Oci | ExportFormat::Bundle | ExportFormat::Artifact => {
+            return Err(not_supported("this export format", "use --format dir, tar, patch or git"));
         }
     };
     let store = context.open()?;
@@ -37,12 +40,14 @@ pub(super) fn export(context: &Context, arguments: &args::Export) -> Result<Repl
         .as_deref()
         .map(|text| find::node(&store, text).map(|node| node.node_id))
         .transpose()?;
+    let (to, branch) = target_of(arguments, format);
     let request = Export {
-        node: node.node_id,
-        format,
-        to: arguments.to.clone(),
         from,
         preserve_privilege: arguments.preserve_privilege,
+        branch,
+        series: arguments.series,
+        include_ignored: arguments.include_ignored,
+        ..Export::new(node.node_id, format, &to)
     };
     let exported = store
         .export(&context.meta("")?, &request, &Bar::new("exporting"))
@@ -56,4 +61,14 @@ pub(super) fn export(context: &Context, arguments: &args::Export) -> Result<Repl
     let against = if cell("from_node_id").is_empty() { "-".to_owned() } else { cell("from_node_id") };
     table.row([cell("format"), against, cell("path"), cell("provenance")]);
     Ok(Reply { table, ids: vec![cell("path")], value })
+}
+
+/// The repository and the branch, which may be written as `REPO#BRANCH`.
+fn target_of(arguments: &args::Export, format: Format) -> (PathBuf, Option<String>) {
+    let (to, branch) = (arguments.to.clone(), arguments.branch.clone());
+    let text = to.to_str().filter(|_| format == Format::Git && branch.is_none() && !to.exists());
+    match text.and_then(|text| text.rsplit_once('#')) {
+        Some((repository, branch)) => (repository.into(), Some(branch.to_owned())),
+        None => (to, branch),
+    }
 }

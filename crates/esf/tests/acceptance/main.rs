@@ -9,6 +9,7 @@ mod evaluator;
 mod examples;
 mod executors_page;
 mod generated;
+mod git;
 mod guests;
 mod keep;
 mod merge;
