@@ -70,13 +70,11 @@ pub fn parse_source(text: &str) -> Result<Source, Error> {
 
 /// `DIR` or `DIR@REV`; of several readings the one with the longest directory that exists.
 fn parse_git(text: &str) -> Result<Source, Error> {
-    let ends = std::iter::once(text.len()).chain(text.rmatch_indices('@').map(|(at, _)| at));
-    for end in ends.filter(|end| Path::new(&text[..*end]).is_dir()) {
-        let revision = text.get(end + 1..).unwrap_or("HEAD");
-        let directory = PathBuf::from(&text[..end]);
-        return Ok(Source::Git { directory, revision: revision.into(), private: true });
-    }
-    Err(Error::SourceMissing { text: format!("git:{text}") })
+    let mut ends = std::iter::once(text.len()).chain(text.rmatch_indices('@').map(|(at, _)| at));
+    let end = ends.find(|end| Path::new(&text[..*end]).is_dir());
+    let end = end.ok_or_else(|| Error::SourceMissing { text: format!("git:{text}") })?;
+    let revision = text.get(end + 1..).unwrap_or("HEAD").into();
+    Ok(Source::Git { directory: PathBuf::from(&text[..end]), revision, private: true })
 }
 
 fn existing_file(path: &Path, text: &str) -> Result<PathBuf, Error> {
@@ -159,8 +157,15 @@ mod tests {
         }
         let file = dir.path().join("x.tar.gz");
         std::fs::write(&file, b"").unwrap();
+        let odd = dir.path().join("a@b");
+        std::fs::create_dir(&odd).unwrap();
+        for (text, revision) in [("", "HEAD"), ("@v1", "v1"), ("@HEAD@{1}", "HEAD@{1}"), ("@", "")] {
+            let found = parse_source(&format!("git:{}{text}", odd.display())).unwrap();
+            let expected = Source::Git { directory: odd.clone(), revision: revision.into(), private: true };
+            assert_eq!(found, expected, "{text}");
+        }
         let table = [
-            ("git:.@HEAD", "not_supported"),
+            ("git:/nonexistent/repository@HEAD", "source_missing"),
             ("oci:layout", "not_supported"),
             ("tar:/nonexistent/x.tar", "source_missing"),
             (file.to_str().unwrap(), "not_supported"),

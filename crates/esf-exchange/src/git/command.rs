@@ -22,7 +22,7 @@ pub(super) const LONG: Duration = Duration::from_secs(3600);
 const COMPLAINTS: u64 = 4096;
 
 /// The variables git gets; there are no others.
-const VARIABLES: [(&str, &str); 16] = [
+const VARIABLES: [(&str, &str); 15] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/nonexistent"),
     ("LC_ALL", "C"),
@@ -34,7 +34,6 @@ const VARIABLES: [(&str, &str); 16] = [
     ("GIT_ALLOW_PROTOCOL", "none"),
     ("GIT_NO_REPLACE_OBJECTS", "1"),
     ("GIT_OPTIONAL_LOCKS", "0"),
-    ("GIT_LITERAL_PATHSPECS", "1"),
     ("GIT_TERMINAL_PROMPT", "0"),
     ("GIT_ASKPASS", "/bin/false"),
     ("GIT_PAGER", "cat"),

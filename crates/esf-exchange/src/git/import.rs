@@ -391,7 +391,7 @@ mod tests {
             line("100644", "12", "a"),
             line("100644", &id.to_uppercase().replace('0', "G"), "a"),
             b"100644 blob\0".to_vec(),
-            line("100644", id, "a")[..52].to_vec(),
+            line("100644", id, "a")[..51].to_vec(),
             Vec::new(),
         ] {
             assert!(parse(&bad, ObjectFormat::Sha1).is_err(), "{bad:?}");

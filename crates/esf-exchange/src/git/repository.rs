@@ -81,6 +81,9 @@ impl Repository {
         let shown = directory.display().to_string();
         let none = |said: String| Error::NotARepository { path: shown.clone(), said };
         let directory = std::fs::canonicalize(directory).map_err(|error| none(error.to_string()))?;
+        if !directory.is_dir() {
+            return Err(none("it is no directory".to_owned()));
+        }
         let mut command = in_place(&git, &directory);
         command.args([
             "rev-parse",
