@@ -35,7 +35,7 @@ const NEWS_MS: u64 = 500;
 
 /// Stages of failures before an attempt ever was live.
 const QUEUE: &str = "queue";
-const ACTIVATE: &str = "activate";
+pub(crate) const ACTIVATE: &str = "activate";
 /// The code of a start that came after the attempt's end.
 const OVER: &str = "not_active";
 

@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::clock;
 use crate::message::{ChangedSummary, RequestMeta, SuspendReply, SuspendRequest};
 use crate::server::Worker;
-use crate::server::activate::fail;
+use crate::server::activate::{ACTIVATE, fail};
 use crate::server::live::{Live, Stage};
 use crate::server::running::locked;
 
@@ -61,14 +61,23 @@ impl Worker {
                 .expected("--keep or --terminal")
                 .found("both"));
         }
+        // A seal that goes on is answered when the next attempt lives, however often it is asked for.
+        if request.keep
+            && let Some(live) = self.live(request.attempt)
+        {
+            drop(locked(&live.ending));
+        }
         if let Some(reply) = self.sealed_before(request.attempt, &meta, &sealing)? {
             return Ok(reply);
         }
         match self.live(request.attempt) {
-            Some(live) if request.keep && request.if_changed => match self.unchanged(&live)? {
-                Some(reply) => Ok(reply),
-                None => self.seal_live(&live, &meta, &sealing),
-            },
+            // What is said of the node is a change as well.
+            Some(live) if request.keep && request.if_changed && request.state.is_none() => {
+                match self.unchanged(&live)? {
+                    Some(reply) => Ok(reply),
+                    None => self.seal_live(&live, &meta, &sealing),
+                }
+            }
             Some(live) => self.seal_live(&live, &meta, &sealing),
             None if request.keep => Err(self.live_or_problem(request.attempt).err().unwrap_or_else(|| {
                 Problem::new(Class::Conflict, "not_active", "it came to life this moment").retryable()
@@ -84,8 +93,12 @@ impl Worker {
             return Ok(None);
         }
         let draft = self.graph().node(live.attempt.node_id).map_err(|error| error.problem())?;
-        let Some(parent) = draft.parents.first() else { return Ok(None) };
+        // A draft of a merge is not its parent's tree.
+        let [parent] = &draft.parents[..] else { return Ok(None) };
         let node = self.graph().node(*parent).map_err(|error| error.problem())?;
+        if node.root() != draft.base_root() {
+            return Ok(None);
+        }
         let attempt = Some(live.attempt.clone());
         Ok(Some(SuspendReply { node, changed: ChangedSummary::default(), attempt }))
     }
@@ -103,7 +116,17 @@ impl Worker {
                 let asked = seal_digest(upper_of, sealing).to_string();
                 match reply.node.provenance["request_digest"].as_str() {
                     Some(before) if before != asked => Err(another_request(&meta.key, before, &asked)),
-                    _ => Ok(Some(told(*reply))),
+                    _ => {
+                        let reply = told(*reply);
+                        // As it was told the first time: one that never lived had failed by then.
+                        let next = reply.attempt.as_ref().map(|next| self.graph().attempt(next.attempt_id));
+                        match next.transpose().map_err(|error| error.problem())? {
+                            Some(now) if never_lived(&now) => {
+                                Ok(Some(SuspendReply { attempt: Some(now), ..reply }))
+                            }
+                            Some(_) | None => Ok(Some(reply)),
+                        }
+                    }
                 }
             }
             Some(Outcome::Stale { attempt, .. }) => Err(stale(&attempt)),
@@ -463,6 +486,10 @@ fn seal_digest(upper_of: AttemptId, sealing: &Sealing<'_>) -> RequestDigest {
         body["keep"] = true.into();
     }
     RequestDigest::new(canonical::digest("esf suspend request v1", &body))
+}
+
+fn never_lived(attempt: &Attempt) -> bool {
+    attempt.failure.as_ref().is_some_and(|failure| failure.stage == ACTIVATE)
 }
 
 fn told(reply: SealReply) -> SuspendReply {

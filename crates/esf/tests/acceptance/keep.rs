@@ -68,6 +68,13 @@ fn an_unchanged_turn_stays_as_it_is_when_that_is_asked_for() {
     assert_ne!(node, base);
     assert_eq!(reply["node"]["root_id"], lab.inspect(&base)["node"]["root_id"]);
     let attempt = next(&reply);
+    // A new state is a change, though no file is.
+    let state = lab.path("state.json");
+    std::fs::write(&state, "{\"turn\": 1}").expect("write");
+    let reply =
+        lab.json(["suspend", &attempt, "--keep", "--if-changed", "--state", state.to_str().expect("text")]);
+    assert_eq!(reply["node"]["logical_state"]["turn"], 1);
+    let attempt = next(&reply);
     lab.sh(&attempt, "echo b > b");
     let reply = lab.json(["suspend", &attempt, "--keep", "--if-changed"]);
     assert_eq!(reply["changed"]["added"], 1);
