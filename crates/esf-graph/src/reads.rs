@@ -6,7 +6,7 @@ use esf_core::environment::{Base, Environment};
 use esf_core::id::{AttemptId, EvaluationId, ExecId, GroupId, LeaseId, NodeId};
 use esf_core::manifest::RootPin;
 use esf_core::record::{Attempt, Evaluation, Event, Evidence, Exec, Group, Lease, Node};
-use esf_core::{BlobId, RootId, Timestamp};
+use esf_core::{BlobId, EnvironmentDigest, RootId, Timestamp};
 use rusqlite::{Connection, Params, params};
 
 use crate::error::{Error, Result};
@@ -55,6 +55,17 @@ impl Graph {
     pub fn policy_text(&self, id: GroupId) -> Result<String> {
         self.read(|db| first(db, statements::POLICY_OF_GROUP, [id.bytes()], |columns| columns.take()))?
             .ok_or_else(|| Error::not_found("group", id))
+    }
+
+    /// The environment that has a digest.
+    ///
+    /// # Errors
+    /// `NotFound`, and failures of the database.
+    pub fn environment(&self, digest: EnvironmentDigest) -> Result<Environment> {
+        self.read(|db| {
+            first(db, statements::ENVIRONMENT_BY_DIGEST, [digest.bytes()], |columns| columns.json())
+        })?
+        .ok_or_else(|| Error::not_found("environment", digest))
     }
 
     /// The node `id`.

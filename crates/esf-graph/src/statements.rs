@@ -78,6 +78,7 @@ statements! {
     END_TRIAL = "end_trial";
     ENTRIES_OF_POSITION = "entries_of_position";
     ENTRY_OF_POSITION = "entry_of_position";
+    ENVIRONMENT_BY_DIGEST = "environment_by_digest";
     EVALUATIONS_OF_NODE = "evaluations_of_node";
     EVALUATION_BY_ID = "evaluation_by_id";
     EVENTS_FROM = "events_from";

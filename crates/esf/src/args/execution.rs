@@ -13,7 +13,7 @@ pub(crate) struct Size(pub(crate) u64);
 #[derive(Clone, Copy)]
 pub(crate) struct Millis(pub(crate) u64);
 
-fn size(text: &str) -> Result<Size, ParseUnitError> {
+pub(super) fn size(text: &str) -> Result<Size, ParseUnitError> {
     parse_size(text).map(Size)
 }
 

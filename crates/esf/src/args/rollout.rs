@@ -42,6 +42,8 @@ pub(crate) enum RolloutCommand {
     Publish(RolloutPublish),
     /// Take no more work into a run; what ended can still be consumed
     Close(RolloutClose),
+    /// Carry the siblings to their ends: a policy program of yours, sandboxes and evaluators
+    Run(Box<RolloutRun>),
     /// Record a trajectory that another program wrote
     Import(RolloutImport),
 }
@@ -411,6 +413,54 @@ pub(crate) struct RolloutPublish {
 pub(crate) struct RolloutClose {
     /// A run
     pub(crate) run: String,
+}
+
+/// When what a sibling did is sealed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckpointArg {
+    /// Once, at its end
+    End,
+    /// After each turn that changed something; processes end then
+    Turn,
+}
+
+#[derive(Args)]
+pub(crate) struct RolloutRun {
+    /// A run
+    pub(crate) run: String,
+    /// The policy: a program of this machine that answers each line on its standard input with a line
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) policy: Vec<String>,
+    /// Siblings at a time, each with a process of the policy
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) parallel: u32,
+    /// How long the policy may think about a turn
+    #[arg(long, value_name = "DUR", value_parser = some_time, default_value = "5m")]
+    pub(crate) policy_timeout: Millis,
+    /// Turns of a sibling at most; then it is truncated
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) max_turns: u64,
+    /// Tokens that the policy may say it sampled for a sibling
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u64>,
+    /// Time of a sibling at most
+    #[arg(long, value_name = "DUR", value_parser = some_time)]
+    pub(crate) wall: Option<Millis>,
+    /// How long a command may run; one that takes longer is an observation
+    #[arg(long, value_name = "DUR", value_parser = some_time, default_value = "3m")]
+    pub(crate) turn_timeout: Millis,
+    /// An evaluator whose reward is a reward of its name; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) evaluator: Vec<PathBuf>,
+    /// When to seal
+    #[arg(long, value_name = "WHEN", default_value = "end")]
+    pub(crate) checkpoint: CheckpointArg,
+    /// Bytes of each output stream that the policy is shown
+    #[arg(long, value_name = "SIZE", value_parser = super::execution::size, default_value = "16k")]
+    pub(crate) observation: super::execution::Size,
+    /// How long a sibling is this program's without a step
+    #[arg(long, value_name = "DUR", value_parser = some_time, default_value = "30m")]
+    pub(crate) lease: Millis,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

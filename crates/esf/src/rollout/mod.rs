@@ -5,6 +5,7 @@ mod deliver;
 mod export;
 mod import;
 mod input;
+mod run;
 mod show;
 
 use std::path::Path;
@@ -53,6 +54,7 @@ pub(crate) fn rollout(context: &Context, command: RolloutCommand) -> Result<u8, 
             let run = run(&store, &arguments.run)?.run_id;
             Ok(show::run(&store.graph().finish_run(&context.meta("")?, run).map_err(refused)?))
         }
+        RolloutCommand::Run(arguments) => return run::run(context, &arguments),
         RolloutCommand::Import(arguments) => import::import(context, &arguments),
     }?;
     crate::commands::print(context, &reply)

@@ -16,6 +16,7 @@ mod merge;
 mod overlay;
 mod processes;
 mod quickstart;
+mod rollout_run;
 mod rollouts;
 mod scheduler;
 mod search;

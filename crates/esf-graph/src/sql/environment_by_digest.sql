@@ -1,0 +1,1 @@
+SELECT json FROM environments WHERE environment_digest = $1
