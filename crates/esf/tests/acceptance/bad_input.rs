@@ -112,7 +112,6 @@ fn what_is_not_in_this_build_is_refused() {
         &["activate", &node, "--executor", "wasi", "--base", "host"],
         &["activate", &node, "--network", "host"],
         &["activate", &node, "--disk", "1g"],
-        &["group", "create", "h", "--from", "git:/x@HEAD"],
         &["serve"],
     ] {
         let refused = lab.refused(args);
