@@ -155,7 +155,7 @@ impl Error {
                 of(Class::Refused, "not_supported").remedy("`esf --help` lists what this build can do")
             }
             Self::SourceMissing { text } => of(Class::NotFound, "source_missing")
-                .expected("an existing directory, a root id (b3:…), a node id or GROUP:NAME")
+                .expected("an existing directory or archive, git:DIR@REV, a root id (b3:…), a node id or GROUP:NAME")
                 .found(text.clone())
                 .remedy("check the path, or see `esf ls` and `esf root ls`"),
             Self::TargetExists { .. } => of(Class::Conflict, "target_exists")
