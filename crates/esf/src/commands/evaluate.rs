@@ -2,7 +2,6 @@
 //! run is `evaluation`'s; here are the words of the command line and what is printed.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
 use esf_core::ops::evaluate::NewEvaluation;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{find, show};
 use crate::args;
-use crate::context::{Context, io_problem};
+use crate::context::Context;
 use crate::evaluation::{self, Prepared, Progress, Stage, Task};
 use crate::output::{Reply, Table, exit_code, printable};
 
@@ -211,10 +210,7 @@ fn attach(
     if arguments.reward.is_some_and(|reward| !reward.is_finite()) {
         return Err(bad("--reward: expected a finite number".to_owned()));
     }
-    let keep = |path: &PathBuf| {
-        let bytes = fs::read(path).map_err(|error| io_problem("read", path, &error))?;
-        evaluation::evidence(store, &path.display().to_string(), &bytes)
-    };
+    let keep = |path: &PathBuf| evaluation::evidence_file(store, path);
     let evaluation = NewEvaluation {
         node: node.node_id,
         evaluator: record::Evaluator {

@@ -43,8 +43,14 @@ pub(super) fn merge(context: &Context, arguments: &args::Merge) -> Result<Reply,
 }
 
 fn refused(node: Option<&Node>, count: usize) -> Problem {
-    let problem = Problem::new(Class::Conflict, "merge_conflict", format!("{count} paths conflict"));
-    let Some(node) = node else { return problem };
+    let message = if count == 1 { "1 path conflicts".to_owned() } else { format!("{count} paths conflict") };
+    let problem = Problem::new(Class::Conflict, "merge_conflict", message);
+    let Some(node) = node else {
+        return problem.remedy(
+            "nothing was recorded; without --dry-run a draft is made that holds ours at these paths, where they can \
+             be resolved",
+        );
+    };
     let name = show::short(&node.node_id);
     problem.remedy(format!(
         "`esf activate {name}`: it holds ours at these paths, the other terms are `esf cat NODE:PATH` of the \

@@ -8,8 +8,9 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use esf_core::development::{self, EntryStatus, REVIEW, Task};
-use esf_core::ops::development::{CloseTask, CreateTask, MAX_TEXT, Submit, newest};
+use esf_core::development::{self, EntryStatus, REVIEW, Task, TaskStatus};
+use esf_core::ops::Meta;
+use esf_core::ops::development::{CloseTask, CreateTask, MAX_TEXT, Settled, Submit, newest};
 use esf_core::ops::evaluate::NewEvaluation;
 use esf_core::record::{Evaluation, Evaluator, Node, Verdict};
 use esf_core::state::NodeStatus;
@@ -35,7 +36,7 @@ pub(crate) fn task(context: &Context, command: TaskCommand) -> Result<u8, Proble
         }
         TaskCommand::Show(arguments) => {
             let store = context.open()?;
-            show::whole(&store, &found(&store, &arguments.task)?)
+            shown(context, &store, &found(&store, &arguments.task)?)
         }
         TaskCommand::Submit(arguments) => submit(context, &arguments),
         TaskCommand::Withdraw(arguments) => {
@@ -166,21 +167,46 @@ fn ends(store: &Store, task: &Task) -> Result<Vec<Node>, Problem> {
     Ok(line.iter().filter(sealed).filter(own).cloned().collect())
 }
 
+/// A task in full. Where its work goes on must be one node when nothing but that is asked for.
+fn shown(context: &Context, store: &Store, task: &Task) -> Result<Reply, Problem> {
+    let mut ends = ends(store, task)?;
+    if ends.len() < 2 || task.status == TaskStatus::Integrated {
+        ends.clear();
+    } else if context.quiet {
+        newest(task, &ends).map_err(|reject| reject.problem())?;
+    }
+    let several: Vec<NodeId> = ends.iter().map(|node| node.node_id).collect();
+    show::whole(store, task, &several)
+}
+
 fn submit(context: &Context, arguments: &args::TaskSubmit) -> Result<Reply, Problem> {
     let store = context.open()?;
     let task = found(&store, &arguments.task)?;
+    let meta = context.meta("")?;
     let node = match &arguments.node {
         Some(text) => find::node(&store, text)?.node_id,
-        None => newest(&task, &ends(&store, &task)?).map_err(|reject| reject.problem())?,
+        None => {
+            // The same command again means the node that was the newest then: the request must be the same, too.
+            let before = store.graph().recorded::<Settled>(&meta, "submit_task").map_err(refused)?;
+            match before.filter(|settled| settled.task.task_id == task.task_id) {
+                Some(settled) => settled.entry.node_id,
+                None => newest(&task, &ends(&store, &task)?).map_err(|reject| reject.problem())?,
+            }
+        }
     };
     let command = Submit { task: task.task_id, node, priority: arguments.priority };
-    // Which node is the newest may have changed since: the request is the same all the same.
-    let settled = store.graph().submit_task(&context.meta("")?, command).map_err(refused)?;
+    let settled = store.graph().submit_task(&meta, command).map_err(refused)?;
     Ok(show::entry(&settled.entry))
 }
 
-/// The node that a reviewer of a task looks at.
-fn reviewed(store: &Store, task: &Task) -> Result<NodeId, Problem> {
+/// The node that a reviewer of a task looks at: with the same command again, the one of the first time.
+fn reviewed(store: &Store, task: &Task, meta: &Meta) -> Result<NodeId, Problem> {
+    if let Some(before) = store.graph().recorded::<Evaluation>(meta, "evaluate").map_err(refused)? {
+        let line = store.graph().line(task.task_id).map_err(refused)?;
+        if line.iter().any(|node| node.node_id == before.node_id) {
+            return Ok(before.node_id);
+        }
+    }
     let entries = store.graph().entries_of_task(task.task_id).map_err(refused)?;
     match entries.last() {
         Some(entry) if entry.status == EntryStatus::Queued => Ok(entry.node_id),
@@ -190,8 +216,9 @@ fn reviewed(store: &Store, task: &Task) -> Result<NodeId, Problem> {
 
 fn add_review(context: &Context, arguments: &args::ReviewAdd) -> Result<Reply, Problem> {
     let store = context.open()?;
+    let meta = context.meta("")?;
     let node = match task_named(&store, &arguments.node)? {
-        Some(task) => reviewed(&store, &task)?,
+        Some(task) => reviewed(&store, &task, &meta)?,
         None => find::node(&store, &arguments.node)?.node_id,
     };
     let verdict = match arguments.verdict {
@@ -199,10 +226,7 @@ fn add_review(context: &Context, arguments: &args::ReviewAdd) -> Result<Reply, P
         ReviewVerdict::Reject => "reject",
         ReviewVerdict::Comment => "comment",
     };
-    let keep = |path: &std::path::PathBuf| {
-        let bytes = fs::read(path).map_err(|error| io_problem("read", path, &error))?;
-        evaluation::evidence(&store, &path.display().to_string(), &bytes)
-    };
+    let keep = |path: &std::path::PathBuf| evaluation::evidence_file(&store, path);
     let command = NewEvaluation {
         node,
         evaluator: Evaluator { name: REVIEW.to_owned(), version: "1".to_owned(), digest: None },
@@ -215,7 +239,7 @@ fn add_review(context: &Context, arguments: &args::ReviewAdd) -> Result<Reply, P
         epoch: None,
         failure: None,
     };
-    let review: Evaluation = store.graph().evaluate(&context.meta("")?, command).map_err(refused)?;
+    let review: Evaluation = store.graph().evaluate(&meta, command).map_err(refused)?;
     if !review.counts {
         eprintln!(
             "esf: recorded, but it does not count for the queue: the group's policy does not trust {} \

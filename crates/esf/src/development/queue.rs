@@ -1,8 +1,9 @@
 //! `esf queue run`: takes what waits, one after the other: rebases it on the canonical node (a merge, a new node),
 //! runs the required evaluators on just that node, and makes it canonical; or refuses it, saying against what and
 //! what to do. Invariants: nothing becomes canonical on evidence of another root or base; every step has a key of
-//! its own that follows from the entry and the generation, so a run that was cut short is taken up where it ended,
-//! and nothing is merged, evaluated or promoted twice.
+//! its own that follows from the entry, the generation and all that its request may vary in, so a run that was cut
+//! short is taken up where it ended, nothing is merged, evaluated or promoted twice, and no key is ever met with
+//! another request; what is wrong with one entry does not stop the ones behind it.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -12,8 +13,9 @@ use esf_core::development::{self, Binding, Outcome, QueueEntry, Refusal, Task};
 use esf_core::manifest::escape;
 use esf_core::ops::development::{Integrate, Refuse, Settled};
 use esf_core::record::{Evaluation, Group, Node};
-use esf_core::{Class, NodeId, Problem};
+use esf_core::{Class, NodeId, Problem, canonical};
 use esf_store::{Merge, MergeOutcome, Store, TextMerge};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{refused, reviews_of, show};
@@ -65,10 +67,13 @@ pub(super) fn run(context: &Context, arguments: &args::QueueRun) -> Result<u8, P
     })?;
     crate::interrupt::watch()?;
     let (mut ended, mut waits, mut passed) = (Vec::new(), Vec::new(), HashSet::new());
-    let mut failure = None;
+    // What failed is not tried again by this run: whoever mends it starts another.
+    let (mut failed, mut failure): (Vec<Value>, Option<Problem>) = (Vec::new(), None);
+    let mut given_up = HashSet::new();
     while !crate::interrupt::seen() && arguments.max.is_none_or(|max| ended.len() < max) {
         let waiting = store.graph().waiting(group.group_id).map_err(refused)?;
-        let Some(entry) = waiting.into_iter().find(|entry| !passed.contains(&entry.entry_id)) else {
+        let next = |entry: &QueueEntry| ![&passed, &given_up].iter().any(|out| out.contains(&entry.entry_id));
+        let Some(entry) = waiting.into_iter().find(next) else {
             if !arguments.watch {
                 break;
             }
@@ -94,15 +99,28 @@ pub(super) fn run(context: &Context, arguments: &args::QueueRun) -> Result<u8, P
                 passed.insert(entry.entry_id);
             }
             Err(problem) => {
-                failure = Some(problem);
-                break;
+                let stop = concerns_all(&problem);
+                if !stop {
+                    eprintln!("esf: {}: passed over: {problem}", task.name);
+                    failed.push(json!({ "entry_id": entry.entry_id, "task": task.name, "error": problem }));
+                    given_up.insert(entry.entry_id);
+                }
+                failure.get_or_insert(problem);
+                if stop {
+                    break;
+                }
             }
         }
     }
     let reply = show::entries(&store, &ended)?;
-    let value = json!({ "entries": ended, "waiting": waits });
+    let value = json!({ "entries": ended, "waiting": waits, "failed": failed });
     let code = crate::commands::print(context, &Reply { value, ..reply })?;
     failure.map_or(Ok(code), Err)
+}
+
+/// Whether no other entry would fare better: the machine, the store or the worker failed, or the run is to end.
+fn concerns_all(problem: &Problem) -> bool {
+    problem.class == Class::Failure || crate::interrupt::seen()
 }
 
 /// The evaluators, which must be all that the group's policy asks for.
@@ -204,7 +222,8 @@ impl Turn<'_> {
             expect: self.group.generation,
             evidence,
         };
-        let settled = store.graph().integrate(&self.context.meta("integrate")?, command).map_err(refused)?;
+        let meta = self.context.meta(&of_body("integrate", &command))?;
+        let settled = store.graph().integrate(&meta, command).map_err(refused)?;
         Ok(Came::Ended(Box::new(settled)))
     }
 
@@ -320,7 +339,8 @@ impl Turn<'_> {
         self.refuse(why, std::mem::take(evidence), remedy).map(Some)
     }
 
-    /// Evaluates under a key that counts the tries, so that one that broke is not merely remembered.
+    /// Evaluates under a key of this node and just this evaluator that counts the tries: one that broke is not
+    /// merely remembered, and one that was mended under the same name is another.
     fn evaluate(
         &self,
         result: &Node,
@@ -330,15 +350,21 @@ impl Turn<'_> {
         let digest = Some(prepared.digest());
         let broken =
             known.iter().filter(|one| one.evaluator_digest == digest && one.verdict.is_error()).count();
-        let part = format!("{}/{broken}", prepared.name());
+        let part = of_body("evaluate", &(result.node_id, prepared.digest(), prepared.runs(), broken));
         evaluation::evaluate(&self.context, self.runner.store, result, prepared, &part, &|_| {})
     }
 
     fn refuse(&self, why: Refusal, evidence: Vec<Binding>, remedy: String) -> Result<Came, Problem> {
         let command =
             Refuse { entry: self.entry.entry_id, why, expect: self.group.generation, evidence, remedy };
-        let meta = self.context.meta("refuse")?;
+        let meta = self.context.meta(&of_body("refuse", &command))?;
         let settled = self.runner.store.graph().refuse(&meta, command).map_err(refused)?;
         Ok(Came::Ended(Box::new(settled)))
     }
+}
+
+/// The part of a key of a step whose request may be another one in the next run: it tells them apart. That the step
+/// is made once follows from what it changes, such as the entry's status.
+fn of_body(step: &str, body: &impl Serialize) -> String {
+    format!("{step}/{}", canonical::digest("esf queue step v1", body))
 }

@@ -114,15 +114,16 @@ pub(super) fn reviews(reviews: &[Evaluation]) -> Reply {
 
 /// A task with its nodes, their evidence, and what the queue said. Evidence is stale when the canonical node has
 /// moved past what its node stands on. Its work goes on at its newest node: what the queue made of it, if that is
-/// newer than what was submitted.
-pub(super) fn whole(store: &Store, task: &Task) -> Result<Reply, Problem> {
+/// newer than what was submitted. Where the task has `several` ends, none of them is picked.
+pub(super) fn whole(store: &Store, task: &Task, several: &[NodeId]) -> Result<Reply, Problem> {
     let graph = store.graph();
     let canonical = graph.group(task.group_id).map_err(refused)?.canonical_node_id;
     let entries = graph.entries_of_task(task.task_id).map_err(refused)?;
     let mut table = Table::new(&["NODE", "STATUS", "BY", "VERDICT", "STALE", "MESSAGE"]);
     let mut nodes = Vec::new();
     let line = graph.line(task.task_id).map_err(refused)?;
-    let goes_on_at = line.last().map_or(task.first_node_id, |node| node.node_id);
+    let newest = line.last().map_or(task.first_node_id, |node| node.node_id);
+    let goes_on_at = several.is_empty().then_some(newest);
     for node in line {
         let stale = task.status != TaskStatus::Integrated
             && !graph.descends(node.node_id, canonical).map_err(refused)?;
@@ -145,22 +146,26 @@ pub(super) fn whole(store: &Store, task: &Task) -> Result<Reply, Problem> {
             evaluations.iter().map(|one| json!({ "evaluation": one, "stale": stale })).collect();
         nodes.push(json!({ "node": node, "evidence": evidence }));
     }
-    let said = Table::lines(told(task, &entries, &goes_on_at));
-    let value = json!({ "task": task, "nodes": nodes, "entries": entries, "goes_on_at": goes_on_at });
+    let ends = goes_on_at.as_ref().map_or(several, std::slice::from_ref);
+    let said = Table::lines(told(task, &entries, ends));
+    let value =
+        json!({ "task": task, "nodes": nodes, "entries": entries, "goes_on_at": goes_on_at, "ends": ends });
     let table = Table::lines(said.render().lines().chain(table.render().lines()).map(str::to_owned));
-    Ok(Reply { value, table, ids: vec![goes_on_at.to_string()] })
+    Ok(Reply { value, table, ids: ends.iter().map(NodeId::to_string).collect() })
 }
 
-fn told(task: &Task, entries: &[QueueEntry], goes_on_at: &NodeId) -> Vec<String> {
+fn told(task: &Task, entries: &[QueueEntry], ends: &[NodeId]) -> Vec<String> {
+    let at = ends.iter().map(short).collect::<Vec<_>>().join(", ");
     let mut lines = vec![
         format!("{} {} is {}", task.task_id, task.name, task.status.as_str()),
         format!("goal: {}", task.goal),
         format!("begins on {} at generation {}", short(&task.base_node_id), task.base_generation),
     ];
-    match &task.integrated_as {
-        Some(node) => lines.push(format!("integrated as {}", short(node))),
-        None => lines.push(format!("goes on at {}", short(goes_on_at))),
-    }
+    lines.push(match (&task.integrated_as, ends.len()) {
+        (Some(node), _) => format!("integrated as {}", short(node)),
+        (None, 0 | 1) => format!("goes on at {at}"),
+        (None, several) => format!("{several} ends: {at}"),
+    });
     if let Some(reason) = task.reason.as_ref().filter(|reason| !reason.is_empty()) {
         lines.push(format!("given up: {reason}"));
     }

@@ -162,6 +162,16 @@ pub(crate) fn evidence(store: &Store, name: &str, bytes: &[u8]) -> Result<Eviden
     Ok(Evidence { name: name.to_owned(), blob, bytes: bytes.len() as u64 })
 }
 
+/// Keeps a file as evidence, read piece by piece.
+///
+/// # Errors
+/// `artifact_too_large` above the size of an artifact, whatever kind of file it is; and the store's.
+pub(crate) fn evidence_file(store: &Store, path: &Path) -> Result<Evidence, Problem> {
+    let mut file = std::fs::File::open(path).map_err(|error| io_problem("read", path, &error))?;
+    let stored = store.stack().store_artifact(&mut file).map_err(|error| error.problem())?;
+    Ok(Evidence { name: path.display().to_string(), blob: stored.blob(), bytes: stored.bytes() })
+}
+
 /// One evaluation that was asked for.
 struct Asking<'a> {
     context: &'a Context,

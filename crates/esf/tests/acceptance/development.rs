@@ -223,6 +223,97 @@ fn m05_lines_are_merged_when_that_is_said() {
     assert_eq!(canonical["evaluations"][0]["verdict"], "pass", "{canonical}");
 }
 
+/// An evaluator that broke and was mended under the same name is another one, and what waits behind it is looked at.
+#[test]
+fn m05_a_mended_evaluator_takes_up_what_waits() {
+    needs_root!();
+    let lab = Lab::new();
+    project(&lab, "mkdir own; echo b > own/b");
+    submitted(&lab, "first", "echo 1 > own/1");
+    let path = lab.path("tests.toml");
+    let write = |lines: &str| {
+        fs::write(&path, format!("name = \"tests\"\nversion = \"1\"\n{lines}\n")).unwrap();
+    };
+    let file = path.display().to_string();
+    let run = ["queue", "run", "g", "--evaluator", &file];
+    write("timeout = \"300ms\"\ncommand = [\"sleep\", \"60\"]");
+    let waits = lab.json(run);
+    assert_eq!(waits["waiting"][0]["task"], "first", "{waits}");
+    submitted(&lab, "innocent", "echo 2 > own/2");
+    write("command = [\"true\"]");
+    let ran = lab.json(run);
+    assert_eq!(ran["entries"].as_array().unwrap().len(), 2, "{ran}");
+    assert!(entries(&lab).values().all(|entry| entry["status"] == "integrated"), "{ran}");
+}
+
+/// What is wrong with one entry is said at the end, and stops none of the others.
+#[test]
+fn m05_one_entry_that_fails_stops_no_other() {
+    needs_root!();
+    let lab = Lab::new();
+    project(&lab, "mkdir own; echo b > own/b");
+    let names = ["first", "second", "third"];
+    let nodes = names.map(|name| submitted(&lab, name, &format!("echo {name} > own/{name}")));
+    lab.json(["queue", "run", "g", "--unchecked", "--max", "1"]);
+    // Another request has the key under which the second is going to be merged.
+    let generation = lab.inspect("g")["group"]["generation"].to_string();
+    let key = format!("queue/{}/{generation}/merge", id(&entries(&lab)["second"], "entry_id"));
+    lab.json(["--idempotency-key", &key, "merge", &nodes[1], &nodes[2], "--expect", &generation]);
+    let refused = lab.refused(["queue", "run", "g", "--unchecked"]);
+    assert_eq!((refused.code(), refused.exit), ("idempotency_conflict", 4), "{refused:?}");
+    let status = |name: &str| entries(&lab)[name]["status"].as_str().unwrap().to_owned();
+    assert_eq!(names.map(status), ["integrated", "queued", "integrated"]);
+    lab.json(["queue", "run", "g", "--unchecked"]);
+    assert_eq!(entries(&lab)["second"]["status"], "integrated", "at another generation");
+}
+
+/// The same command under the same key is the same request, though the task has a newer node by now.
+#[test]
+fn m05_a_repeated_command_means_the_node_of_the_first_time() {
+    needs_root!();
+    let lab = Lab::new();
+    project(&lab, "mkdir own; echo b > own/b");
+    let node =
+        id(&lab.json(["run", &task(&lab, "a"), "--", "sh", "-c", "echo 1 > own/1"])["node"], "node_id");
+    let submit = ["--idempotency-key", "s", "task", "submit", "g:a"];
+    let add = ["--idempotency-key", "r", "review", "add", "g:a", "--verdict", "comment"];
+    let first = [lab.json(submit), lab.json(add)];
+    lab.json(["task", "withdraw", "g:a"]);
+    lab.json(["run", &node, "--", "sh", "-c", "echo 2 > own/2"]);
+    assert_eq!([lab.json(submit), lab.json(add)], first);
+    let other = [&submit[..], &["--priority", "7"]].concat();
+    assert_eq!(lab.refused(other).code(), "idempotency_conflict");
+    task(&lab, "b");
+    assert_eq!(lab.refused(["--idempotency-key", "s", "task", "submit", "g:b"]).code(), "not_sealed");
+}
+
+/// Of several ends none is picked in silence; a merge joins them.
+#[test]
+fn m05_several_ends_are_told_and_joined() {
+    needs_root!();
+    let lab = Lab::new();
+    project(&lab, "mkdir own; echo b > own/b");
+    let run =
+        |node: &str, script: &str| id(&lab.json(["run", node, "--", "sh", "-c", script])["node"], "node_id");
+    let node = run(&task(&lab, "a"), "echo 1 > own/1");
+    assert_eq!(lab.json(["task", "show", "g:a"])["goes_on_at"], node.as_str());
+    let ends = ["2", "3"].map(|at| run(&node, &format!("echo {at} > own/{at}")));
+    let shown = lab.json(["task", "show", "g:a"]);
+    assert_eq!((&shown["goes_on_at"], &shown["ends"]), (&Value::Null, &ends.to_vec().into()), "{shown}");
+    assert!(lab.text(["task", "show", "g:a"]).contains("2 ends: "));
+    for asked in [&["-q", "task", "show", "g:a"][..], &["task", "submit", "g:a"]] {
+        let refused = lab.refused(asked);
+        assert_eq!(refused.code(), "several_ends", "{refused:?}");
+        assert!(
+            refused.text().contains(&format!("esf merge {} {} --expect", ends[0], ends[1])),
+            "{refused:?}"
+        );
+    }
+    let merged = id(&lab.json(["merge", &ends[0], &ends[1], "--expect", "0"])["node"], "node_id");
+    assert_eq!(lab.text(["-q", "task", "show", "g:a"]).trim(), merged);
+    lab.json(["task", "submit", "g:a"]);
+}
+
 /// Right alone, wrong together: what passed on the old base does not let the merge through.
 #[test]
 fn m05_evidence_of_an_old_base_lets_nothing_through() {

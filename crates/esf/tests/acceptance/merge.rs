@@ -25,6 +25,8 @@ fn m01_a_conflict_is_read_resolved_and_promoted() {
     let dry =
         lab.esf(merge.iter().chain(&["--dry-run", "--text-glob", "*.py", "-o", "json"])).output().unwrap();
     assert_eq!((dry.status.code(), lab.events()), (Some(4), before), "a dry run writes nothing");
+    let refused = refusal(&dry).unwrap();
+    assert!(refused.text().contains("without --dry-run a draft is made"), "{refused:?}");
 
     let output = lab.esf(merge.iter().chain(&["--text-glob", "*.py", "-o", "json"])).output().unwrap();
     assert_eq!(output.status.code(), Some(4));

@@ -134,7 +134,13 @@ impl Reject {
             Self::NothingSealed { draft, .. } => {
                 format!("`esf activate {draft}`, work in it, then `esf suspend` the attempt")
             }
-            Self::SeveralEnds { .. } => "name the node that is meant".to_owned(),
+            Self::SeveralEnds { ends, .. } => {
+                let ends: Vec<String> = ends.iter().map(ToString::to_string).collect();
+                format!(
+                    "name the node that is meant; or `esf merge {} --expect GENERATION` joins them",
+                    ends.join(" ")
+                )
+            }
             Self::StaleEvidence { .. } => "evaluate again on what is canonical now".to_owned(),
             Self::Queued { .. } => "`esf task withdraw` takes it out of the queue".to_owned(),
         }
