@@ -180,7 +180,11 @@ impl Outcome {
             let weight = match declared.get(name) {
                 Some(weight) => *weight,
                 None if declared.is_empty() => 1.0,
-                None => return bad("rewards", "a reward that the run declares", name),
+                None => {
+                    let names: Vec<&str> = declared.keys().map(String::as_str).collect();
+                    let expected = format!("a reward that the run declares: {}", names.join(", "));
+                    return bad("rewards", &expected, name);
+                }
             };
             score.weight.get_or_insert(weight);
             for (what, number) in [("score", score.score), ("weight", score.weight)] {

@@ -163,7 +163,7 @@ pub(crate) struct RolloutStep {
     /// The step's place
     #[arg(long, value_name = "I")]
     pub(crate) index: Option<u64>,
-    /// What was done: JSON, or else text
+    /// What was done: a JSON object, array or string, or else the text itself, exactly as typed (a number, too)
     #[arg(long, value_name = "JSON|TEXT", allow_hyphen_values = true)]
     pub(crate) action: Option<String>,
     /// What was seen of it, likewise

@@ -7,10 +7,10 @@ use std::io::Read;
 use std::path::Path;
 
 use esf_core::ops::rollout::{
-    AddPrompts, FinishSibling, NewPrompt, NewStep, RecordSteps, StartSibling, StartSiblings,
+    AddPrompts, Cancel, FinishSibling, NewPrompt, NewStep, RecordSteps, StartSibling, StartSiblings, Target,
 };
 use esf_core::record::Failure;
-use esf_core::rollout::{Cost, Outcome, Task, Truncation};
+use esf_core::rollout::{CancelReason, Cost, Outcome, SiblingStatus, Task, Truncation};
 use esf_core::{BlobId, Class, FailureClass, Problem};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -22,6 +22,8 @@ use crate::output::Reply;
 
 /// Most bytes of a file.
 const MAX_FILE: u64 = 256 << 20;
+/// The latest timestamp, in seconds since 1970: the end of the year 9999.
+const MAX_TIMESTAMP: f64 = 253_402_300_799.0;
 /// The format that is understood.
 const FORMAT: &str = "mini-swe-agent-1.1";
 
@@ -78,6 +80,18 @@ pub(super) fn import(context: &Context, arguments: &args::RolloutImport) -> Resu
     let _held = store.stack().lock_shared().map_err(|error| error.problem())?;
     let run = run(&store, &arguments.run)?;
     let graph = store.graph();
+    // What can be refused is refused before anything is recorded.
+    parsed.outcome.clone().complete(&run.rewards).map_err(|bad| {
+        Problem::new(Class::Usage, "bad_outcome", format!("the outcome's {} cannot be recorded", bad.field))
+            .expected(bad.expected)
+            .found(bad.found)
+            .remedy("nothing was recorded; say other --reward options")
+    })?;
+    let steps = steps(&store, parsed.opening, parsed.turns)?;
+    if steps.len() as u64 > NewStep::MAX_INDEX {
+        let most = format!("at most {}", NewStep::MAX_INDEX);
+        return Err(unknown("too many turns", &most, steps.len()));
+    }
     let prompt = NewPrompt { task, node: None, seed: 0, size: Some(1), extra };
     let command = AddPrompts { run_id: run.run_id, prompts: vec![prompt] };
     let added = graph.add_prompts(&context.meta("prompt")?, command).map_err(refused)?;
@@ -98,14 +112,23 @@ pub(super) fn import(context: &Context, arguments: &args::RolloutImport) -> Resu
             .retryable());
     };
     let trial = begun.trial;
-    let steps = steps(&store, parsed.opening, parsed.turns)?;
     let record = RecordSteps { sibling_id, trial, lease_ms: None, steps };
-    for answer in graph.record_steps(&context.meta("steps")?, vec![record]).map_err(refused)? {
-        answer.map_err(refused)?;
-    }
     let end = FinishSibling { sibling_id, trial, outcome: parsed.outcome };
-    for answer in graph.finish_siblings(&context.meta("finish")?, vec![end]).map_err(refused)? {
-        answer.map_err(refused)?;
+    let (steps_meta, finish_meta) = (context.meta("steps")?, context.meta("finish")?);
+    let done = graph
+        .record_steps(&steps_meta, vec![record])
+        .and_then(|answers| answers.into_iter().try_for_each(|answer| answer.map(drop)))
+        .and_then(|()| graph.finish_siblings(&finish_meta, vec![end]))
+        .and_then(|answers| answers.into_iter().try_for_each(|answer| answer.map(drop)))
+        .map_err(refused);
+    if let Err(problem) = done {
+        let now = graph.sibling(sibling_id).map_err(refused)?;
+        // What can be repeated goes on where it was; what cannot leaves nothing running.
+        if !problem.retryable && now.status == SiblingStatus::Running {
+            let command = Cancel { target: Target::Sibling(sibling_id), reason: CancelReason::User };
+            graph.cancel_rollouts(&context.meta("cancel")?, command).map_err(refused)?;
+        }
+        return Err(problem);
     }
     let made = graph.sibling(sibling_id).map_err(refused)?;
     let recorded = graph.steps(sibling_id, None, 0, 1000).map_err(refused)?;
@@ -172,6 +195,13 @@ fn parse(bytes: &[u8]) -> Result<Parsed, Problem> {
         }
         let (role, kept) = kept(place, message)?;
         let at = message["extra"]["timestamp"].as_f64();
+        if let Some(seconds) = at.filter(|seconds| !(0.0..=MAX_TIMESTAMP).contains(seconds)) {
+            return Err(unknown(
+                format!("messages[{place}].extra.timestamp is no time"),
+                "seconds since 1970, before the year 10000",
+                seconds,
+            ));
+        }
         match role {
             "exit" => exit = Some(message),
             "assistant" => {
@@ -198,8 +228,19 @@ fn parse(bytes: &[u8]) -> Result<Parsed, Problem> {
         "model_name": file.info.config["model"]["model_name"],
         "mini_version": file.info.mini_version,
     });
-    outcome.cost = Cost { wall_ms: turns.iter().map(|turn| turn.elapsed_ms).sum(), ..Cost::default() };
+    outcome.cost = Cost { wall_ms: whole_time(&turns)?, ..Cost::default() };
     Ok(Parsed { opening, turns, outcome })
+}
+
+/// The time of all turns, in milliseconds.
+fn whole_time(turns: &[Turn]) -> Result<u64, Problem> {
+    let whole = turns.iter().fold(0_u64, |sum, turn| sum.saturating_add(turn.elapsed_ms));
+    let most = (MAX_TIMESTAMP * 1000.0) as u64;
+    if whole > most {
+        let what = "the turns' messages[].extra.timestamp say more time than there is";
+        return Err(unknown(what, &format!("at most {most} ms"), whole));
+    }
+    Ok(whole)
 }
 
 /// A message's role and what is kept of it; the raw answers of APIs are not.
@@ -313,6 +354,21 @@ mod tests {
         assert!(parsed.turns[0].action.get("response").is_none());
         assert!(parsed.turns[1].observation.is_empty());
         assert!(parsed.outcome.terminated);
+    }
+
+    #[test]
+    fn a_timestamp_that_is_no_time_is_refused() {
+        let said = |at: f64| json!({ "role": "assistant", "content": "a", "extra": { "timestamp": at } });
+        let seen = |at: f64| json!({ "role": "user", "content": "b", "extra": { "timestamp": at } });
+        for messages in
+            [json!([said(0.0), seen(1e300), said(0.0), seen(1e300)]), json!([said(0.0), seen(-1.0)])]
+        {
+            let problem = parsed(file(messages)).unwrap_err();
+            assert_eq!(problem.code, "bad_trajectory");
+            assert!(problem.message.contains("messages[1].extra.timestamp"), "{}", problem.message);
+        }
+        let long = file(json!([said(0.0), seen(2e11), said(0.0), seen(2e11)]));
+        assert_eq!(parsed(long).unwrap_err().code, "bad_trajectory");
     }
 
     #[test]

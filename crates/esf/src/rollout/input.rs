@@ -221,6 +221,15 @@ struct StepLine {
 pub(super) fn step(store: &Store, line: &str) -> Result<RecordSteps, Problem> {
     let expected = "sibling_id, trial, index, and node_after, action, observation, reward, elapsed_ms, attempt_id, exec_ids, policy_version, arrays, lease_ms as far as they are to be said";
     let line: StepLine = read(line, expected)?;
+    for (name, said) in [("action", &line.action), ("observation", &line.observation)] {
+        if let Some(bare @ (Value::Number(_) | Value::Bool(_))) = said {
+            // A number's digits as they were written are gone once it is read.
+            return Err(bad_line("bad_line", format!("{name} is a bare number or truth value"))
+                .expected("a string, an object or an array")
+                .found(bare.to_string())
+                .remedy("say it as a string; nothing of it was recorded"));
+        }
+    }
     let node = |text: &Option<String>| text.as_deref().map(|text| node_id(store, text)).transpose();
     let mut arrays = Contents::new();
     for (name, value) in line.arrays {
@@ -394,9 +403,14 @@ fn encode(dtype: Dtype, value: &Value, bytes: &mut Vec<u8>) -> bool {
     done.is_some()
 }
 
+/// JSON when it is an object, an array or a string; everything else is the text itself, exactly as it was typed.
+fn json_or_text(text: &String) -> Value {
+    let whole = |value: &Value| value.is_object() || value.is_array() || value.is_string();
+    serde_json::from_str(text).ok().filter(whole).unwrap_or_else(|| json!(text))
+}
+
 /// The line that options of `step` say.
 pub(super) fn step_of(arguments: &args::RolloutStep) -> Result<Value, Problem> {
-    let json_or_text = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| json!(text));
     let mut arrays = Map::new();
     for text in &arguments.array {
         let parts = text.split_once('=').and_then(|(name, rest)| Some((name, rest.split_once(':')?)));
@@ -451,6 +465,16 @@ mod tests {
         let problem = lines.each(10, |line| read::<Value>(line, "JSON")).unwrap_err();
         assert!(problem.message.starts_with("f:3: "), "{}", problem.message);
         assert_eq!(lines.each(1, |line| Ok(line.len())).unwrap_err().code, "too_many");
+    }
+
+    #[test]
+    fn text_on_the_command_line_stays_as_typed() {
+        for text in ["1.10", "1e2", "123456789012345678901234567890", "true", "null", "ls", "\"open", "{a"] {
+            assert_eq!(json_or_text(&text.to_owned()), json!(text));
+        }
+        assert_eq!(json_or_text(&"[1]".to_owned()), json!([1]));
+        assert_eq!(json_or_text(&"{\"a\": 1}".to_owned()), json!({"a": 1}));
+        assert_eq!(json_or_text(&"\"a\"".to_owned()), json!("a"));
     }
 
     #[test]

@@ -107,6 +107,7 @@ fn bad_input_is_refused_and_nothing_is_recorded() {
         (json!({ "sibling_id": sibling, "trial": 0 }), "bad_line"),
         (json!({ "sibling_id": sibling, "trial": 0, "index": 0, "acton": 1 }), "bad_line"),
         (json!("step"), "bad_line"),
+        (json!({ "sibling_id": sibling, "trial": 0, "index": 0, "action": 1.5 }), "bad_line"),
     ] {
         let refused = rollouts.refused_lines("step", [step(&begun[1], 0, 2), line.clone()]);
         assert_eq!(refused.code(), code, "{line}: {refused:?}");
@@ -387,6 +388,47 @@ fn a_trajectory_of_mini_swe_agent_is_imported() {
     fs::write(&bad, r#"{"messages":[],"trajectory_format":"mini-swe-agent-9"}"#).unwrap();
     let refused = rollouts.lab.refused(["rollout", "import", bad.to_str().unwrap(), "--run", &rollouts.run]);
     assert_eq!((refused.exit, refused.code()), (2, "bad_trajectory"), "{refused:?}");
+}
+
+#[test]
+fn a_refused_import_records_nothing() {
+    let rollouts = Rollouts::new(0, 1, &["--reward", "right=1"]);
+    let whole = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/acceptance/mini-swe-agent.traj.json").to_owned();
+    let write = |name: &str, messages: Value| {
+        let path = rollouts.lab.path(name);
+        let file = json!({ "info": {}, "messages": messages, "trajectory_format": "mini-swe-agent-1.1" });
+        fs::write(&path, file.to_string()).unwrap();
+        path.display().to_string()
+    };
+    let said = |at: f64| json!({ "role": "assistant", "content": "a", "extra": { "timestamp": at } });
+    let seen = |at: f64| json!({ "role": "user", "content": "b", "extra": { "timestamp": at } });
+    let lost = write("lost.json", json!([said(1.0), seen(2.0)]));
+    let late = write("late.json", json!([said(0.0), seen(1e300), said(0.0), seen(1e300)]));
+    let before = rollouts.show(&rollouts.run);
+    for (file, reward, code, named) in [
+        (&whole, "wrong=1", "bad_outcome", "declares: right"),
+        (&lost, "right=0", "bad_outcome", "infra_lost"),
+        (&late, "right=1", "bad_trajectory", "messages[1].extra.timestamp"),
+    ] {
+        let refused =
+            rollouts.lab.refused(["rollout", "import", file, "--run", &rollouts.run, "--reward", reward]);
+        assert_eq!((refused.exit, refused.code()), (2, code), "{refused:?}");
+        assert!(refused.text().contains(named), "{refused:?}");
+        assert_eq!(rollouts.show(&rollouts.run), before);
+    }
+}
+
+#[test]
+fn a_number_on_the_command_line_is_its_text() {
+    let rollouts = Rollouts::new(1, 1, &[]);
+    let sibling = id(&rollouts.start(1)[0], "sibling_id");
+    for (index, action) in ["1.10", "1e2", "123456789012345678901234567890", "true"].iter().enumerate() {
+        let place = index.to_string();
+        let args = ["rollout", "step", &sibling, "--trial", "0", "--index", &place, "--action", action];
+        rollouts.lab.json(args);
+        let shown = rollouts.show(&sibling)["steps"][index]["action"].to_string();
+        assert!(shown.contains(&format!("\"{action}\"")), "{shown}");
+    }
 }
 
 /// The page for newcomers, as it is written.
