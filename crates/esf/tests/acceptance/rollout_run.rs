@@ -147,7 +147,7 @@ fn budgets_and_silence_have_names() {
     }
     let mut world = World::new();
     world.lab.set("MUTE", "1");
-    let reply = world.lab.json(world.arguments(&["--policy-timeout", "300ms"]));
+    let reply = world.lab.json(world.arguments(&["--policy-timeout", "5s"]));
     assert_eq!(
         (&reply["ended"]["results"], &reply["ended"]["policy_faults"]),
         (&6.into(), &2.into()),
