@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use esf_core::{Class, Problem};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -40,4 +41,16 @@ pub(crate) fn seen() -> bool {
     let Some(fd) = &*watched else { return false };
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// Waits, but not beyond Ctrl-C.
+pub(crate) fn pause(ms: u64) {
+    let until = Instant::now() + Duration::from_millis(ms);
+    while !seen() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(100)));
+    }
 }

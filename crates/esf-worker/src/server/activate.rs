@@ -26,7 +26,7 @@ use crate::server::connection::{Served, reply};
 use crate::server::house::House;
 use crate::server::live::Live;
 use crate::server::running::{Bell, locked};
-use crate::server::{STACK, Starting, Worker, handover};
+use crate::server::{STACK, Starting, State, Worker, handover};
 use crate::wire::{Connection, Kind, wait};
 use crate::{clock, place};
 
@@ -75,6 +75,18 @@ enum Waited {
     Left {
         gone: bool,
     },
+}
+
+impl State {
+    /// Takes note of a sandbox that was made, or of its place that is free.
+    fn made(&mut self, id: AttemptId, made: &Result<Arc<Live>, Problem>) {
+        match made {
+            Ok(live) => drop(self.live.insert(id, Arc::clone(live))),
+            // One that is still being prepared gives its place back when that is over.
+            Err(problem) if problem.code == LATE => {}
+            Err(_) => drop(self.taken.remove(&id)),
+        }
+    }
 }
 
 impl Worker {
@@ -365,12 +377,7 @@ impl Worker {
         }
         let mut state = locked(&self.state);
         let slot = state.starting.remove(&id);
-        match &started {
-            Ok(live) => drop(state.live.insert(id, Arc::clone(live))),
-            // One that is still being prepared gives its place back when that is over.
-            Err(problem) if problem.code == LATE => {}
-            Err(_) => drop(state.taken.remove(&id)),
-        }
+        state.made(id, &started);
         self.admit(&mut state);
         drop(state);
         slot.iter().flat_map(|slot| &slot.bells).for_each(|bell| bell.ring());
@@ -453,13 +460,7 @@ impl Worker {
             }
         }
         let made = self.enliven(meta, started, Instant::now(), &Extra::default());
-        let mut state = locked(&self.state);
-        match &made {
-            Ok(live) => drop(state.live.insert(id, Arc::clone(live))),
-            Err(problem) if problem.code == LATE => {}
-            Err(_) => drop(state.taken.remove(&id)),
-        }
-        drop(state);
+        locked(&self.state).made(id, &made);
         if let Err(problem) = made {
             tracing::warn!(attempt = %id, %problem.message, "sealed work could not go on");
         }

@@ -127,7 +127,7 @@ pub(super) fn run(context: &Context, arguments: &args::RolloutRun) -> Result<u8,
         store: &store,
         environment: store.graph().environment(run.environment_digest).map_err(refused)?,
         evaluators: evaluators(&run, arguments)?,
-        retries: sibling::retries(&group),
+        retries: group.policy.retries,
         limits: Limits {
             turns: arguments.max_turns,
             tokens: arguments.max_tokens,
@@ -231,16 +231,6 @@ fn give_back(acting: &Context, store: &Store, run: &Run) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Sleeps, but not past a signal to this program.
-fn pause(millis: u64) {
-    for _ in 0..millis.div_ceil(50) {
-        if interrupt::seen() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 impl Crew<'_> {
     fn context_of(&self, begun: &Begun) -> Context {
         self.context.keyed(format!("rollout/{}/{}", begun.sibling_id, begun.trial))
@@ -280,9 +270,9 @@ impl Crew<'_> {
                 Some(Some(why)) if !told => {
                     told = true;
                     eprintln!("esf: nothing may begin now: {why}");
-                    pause(PAUSE_MS);
+                    interrupt::pause(PAUSE_MS);
                 }
-                Some(_) => pause(PAUSE_MS),
+                Some(_) => interrupt::pause(PAUSE_MS),
                 None => {}
             }
         }

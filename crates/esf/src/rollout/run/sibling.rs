@@ -7,7 +7,7 @@ use std::time::Instant;
 use esf_control::retry::{self, Retry};
 use esf_core::environment::Environment;
 use esf_core::ops::rollout::{Begun, Finished, StartSibling, StartSiblings};
-use esf_core::policy::{OnExpiry, Retries};
+use esf_core::policy::OnExpiry;
 use esf_core::record::{Attempt, Node};
 use esf_core::{Class, FailureClass, NodeId, Problem};
 use esf_worker::executor::Extra;
@@ -85,7 +85,7 @@ impl Carrier<'_> {
                     *self.client = None;
                     match retry::decide(class, tries, &self.crew.retries, self.begun.seed) {
                         Retry::Again { after_ms } => {
-                            super::pause(after_ms);
+                            interrupt::pause(after_ms);
                             if interrupt::seen() {
                                 return Ok(Ended::Interrupted);
                             }
@@ -399,9 +399,9 @@ impl Carrier<'_> {
     fn score(&mut self, node: NodeId) -> Result<(Map<String, Value>, Option<Value>), Stop> {
         let mut scores = Map::new();
         let store = self.crew.store;
+        let node = store.graph().node(node).map_err(|error| Stop::Fatal(refused(error)))?;
+        find::sealed_root(&node).map_err(Stop::Fatal)?;
         for prepared in &self.crew.evaluators {
-            let node = store.graph().node(node).map_err(|error| Stop::Fatal(refused(error)))?;
-            find::sealed_root(&node).map_err(Stop::Fatal)?;
             let mut tries = 0;
             let evaluation = loop {
                 tries += 1;
@@ -410,7 +410,7 @@ impl Carrier<'_> {
                 let made = made.map_err(stop_of)?;
                 let class = made.failure.as_ref().map(|failure| failure.class);
                 match class.map(|class| retry::decide(class, tries, &self.crew.retries, self.begun.seed)) {
-                    Some(Retry::Again { after_ms }) if !interrupt::seen() => super::pause(after_ms),
+                    Some(Retry::Again { after_ms }) if !interrupt::seen() => interrupt::pause(after_ms),
                     _ => break made,
                 }
             };
@@ -505,9 +505,4 @@ fn arrays(said: Option<Value>) -> Result<Value, Stop> {
 
 fn cut(text: &str) -> String {
     text.chars().take(MOST_TEXT).collect()
-}
-
-/// Retries of a group's policy, for the crew.
-pub(super) fn retries(group: &esf_core::record::Group) -> Retries {
-    group.policy.retries
 }

@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use esf_control::proposer::{Question, Seen};
 use esf_control::retry::{Retry, decide};
@@ -159,7 +158,7 @@ impl<'a> Carrier<'a> {
             let edge = self.crew.store.graph().edge(step.edge).map_err(|error| error.problem())?;
             let tries = edge.stats.failures.saturating_add(1);
             if let Retry::Again { after_ms } = decide(class, tries, &self.crew.retries, step.edge.0) {
-                pause(after_ms);
+                interrupt::pause(after_ms);
             }
         }
         let meta = self.context.meta("void")?;
@@ -183,7 +182,7 @@ impl<'a> Carrier<'a> {
         };
         if tries <= self.crew.config.edge_retries {
             if let Retry::Again { after_ms } = decide(class, tries, &self.crew.retries, leaf.0) {
-                pause(after_ms);
+                interrupt::pause(after_ms);
             }
             return Ok(());
         }
@@ -320,7 +319,7 @@ impl<'a> Carrier<'a> {
             tries += 1;
             let failure = evaluation.failure.as_ref();
             match failure.map(|failure| decide(failure.class, tries, &crew.retries, u64::from(tries))) {
-                Some(Retry::Again { after_ms }) if !interrupt::seen() => pause(after_ms),
+                Some(Retry::Again { after_ms }) if !interrupt::seen() => interrupt::pause(after_ms),
                 _ => return self.complete_with(&evaluation, outcome),
             }
         }
@@ -357,17 +356,5 @@ impl<'a> Carrier<'a> {
         // It is known once the root was expanded.
         let root = self.crew.store.graph().position(self.crew.root).map_err(|error| error.problem())?;
         Ok(Ended::Accepted(Some(rules::worth(self.crew.config, root.stats.to_move, &value))))
-    }
-}
-
-/// Waits, but not beyond Ctrl-C.
-pub(super) fn pause(ms: u64) {
-    let until = Instant::now() + Duration::from_millis(ms);
-    while !interrupt::seen() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        std::thread::sleep(left.min(Duration::from_millis(100)));
     }
 }

@@ -15,7 +15,7 @@ use esf_worker::executor::Extra;
 use esf_worker::{ActivatePurpose, ActivateRequest, Client, ExecRequest, ExecResult, Stdin, SuspendRequest};
 use serde::Deserialize;
 
-use super::rollout::{Carrier, own_failure, pause};
+use super::rollout::{Carrier, own_failure};
 use crate::commands::environment;
 use crate::interrupt;
 
@@ -139,7 +139,7 @@ impl Carrier<'_> {
             if now.status != AttemptStatus::Quiescing {
                 return Ok(now);
             }
-            pause(100);
+            interrupt::pause(100);
         }
         Ok(attempt)
     }
